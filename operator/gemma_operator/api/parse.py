@@ -1,0 +1,50 @@
+"""From an object of the API server to a GemmaServing, or to a sentence that says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gemma_operator.api.serving import GemmaServing
+
+
+class InvalidServing(ValueError):
+    """The object breaks a rule of the API; the text names field, value and what is allowed."""
+
+
+def parse(body: Mapping[str, Any]) -> GemmaServing:
+    """Parse a live object. Raises InvalidServing."""
+    meta = body.get("metadata", {})
+    try:
+        return GemmaServing(
+            namespace=meta.get("namespace") or "default",
+            name=meta.get("name", ""),
+            uid=meta.get("uid", ""),
+            generation=meta.get("generation", 0),
+            spec=_without_nulls(body.get("spec")) or {},  # type: ignore[arg-type]
+        )
+    except ValidationError as error:
+        raise InvalidServing("; ".join(_sentence(problem) for problem in error.errors()[:5])) from error
+
+
+def _without_nulls(value: Any, keep: bool = False) -> Any:
+    """Absent and null are the same to us, save for the body of a pool (`batch:` alone)."""
+    if isinstance(value, dict):
+        return {k: _without_nulls(v, k == "pools") for k, v in value.items() if v is not None or keep}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _sentence(problem: Any) -> str:
+    path = ".".join(str(part) for part in problem["loc"] if part not in ("function-after", "[key]"))
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown field"
+    if problem["type"] == "missing":
+        return f"{path}: required"
+    value = problem.get("input")
+    shown = f" (value {value!r:.80})" if isinstance(value, (str, int, float, bool)) else ""
+    return f"{path}: {text}{shown}"

@@ -1,0 +1,142 @@
+"""From what is wanted and what exists to what must be written. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gemma_operator.api.serving import GemmaServing
+from gemma_operator.desired.names import APPLIED, MANAGER, POOL
+
+Object = dict[str, Any]
+Ref = tuple[str, str]
+SCALER = f"{MANAGER}-scaler"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Set `spec.replicas` of one Deployment, as the scaler."""
+
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Writes in their order: scales before applies, so that a hand-over of `replicas` never passes through 1."""
+
+    scale: tuple[Scale, ...] = ()
+    apply: tuple[Object, ...] = ()
+    delete: tuple[Ref, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """True where nothing has to be written."""
+        return not (self.scale or self.apply or self.delete)
+
+
+def plan(
+    serving: GemmaServing, wanted: Iterable[Object], live: Iterable[Mapping[str, Any]], targets: Mapping[str, int]
+) -> Plan:
+    """Compare the children wanted with those that exist.
+
+    `live`: our labelled objects, and foreign ones that bear a wanted name. `targets`: pool -> replicas.
+    """
+    existing = {_ref(found): found for found in live}
+    scale: list[Scale] = []
+    apply: list[Object] = []
+    conflicts: list[str] = []
+    kept: set[Ref] = set()
+    for child in wanted:
+        ref = _ref(child)
+        found = existing.get(ref)
+        kept.add(ref)
+        if found is not None and not _owned(found, serving.uid):
+            conflicts.append(f"{ref[0]} {ref[1]} exists and belongs to {_owner(found)}: delete or rename it, or rename this GemmaServing")
+            continue
+        body = child
+        if child["kind"] == "Deployment":
+            body, scaled = _with_replicas(serving, child, found, targets)
+            scale += scaled
+        body = stamp(body)
+        if found is None or not in_place(body, found):
+            apply.append(body)
+    delete = tuple(ref for ref, found in existing.items() if ref not in kept and _owned(found, serving.uid))
+    if conflicts:
+        return Plan(conflicts=tuple(conflicts))
+    return Plan(tuple(scale), tuple(apply), delete)
+
+
+def autoscaled(serving: GemmaServing, pool: str) -> bool:
+    """True where the scaler moves the pool's replicas."""
+    replicas = serving.spec.pools[pool].replicas
+    return replicas.ceiling > replicas.min
+
+
+def _with_replicas(
+    serving: GemmaServing, child: Object, found: Mapping[str, Any] | None, targets: Mapping[str, int]
+) -> tuple[Object, list[Scale]]:
+    """The Deployment with or without `spec.replicas`, and what the scaler must write before it is applied.
+
+    A new one is made with its floor. Of an autoscaled one the scaler becomes co-owner first, and the applier
+    leaves the field out only once that is so.
+    """
+    pool = _pool_of(child)
+    target = targets[pool]
+    with_target = {**child, "spec": {"replicas": target, **child["spec"]}}
+    if found is None or not autoscaled(serving, pool):
+        return with_target, []
+    live = int(found["spec"].get("replicas", 1))
+    if live == target and _owns_replicas(found, SCALER):
+        return child, []
+    return child, [Scale(str(child["metadata"]["name"]), target)]
+
+
+def _owns_replicas(found: Mapping[str, Any], manager: str) -> bool:
+    return any(
+        entry.get("manager") == manager and "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+        for entry in found["metadata"].get("managedFields", [])
+    )
+
+
+def stamp(child: Object) -> Object:
+    """The child with the hash of its own content as an annotation: a removed field shows as a changed hash."""
+    content = {**child, "spec": {k: v for k, v in child["spec"].items() if k != "replicas"}}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    annotations = {**child["metadata"].get("annotations", {}), APPLIED: digest}
+    return {**child, "metadata": {**child["metadata"], "annotations": annotations}}
+
+
+def in_place(wanted: Any, live: Any) -> bool:
+    """True where everything wanted is in the live object; what others or the API server added doesn't matter."""
+    if isinstance(wanted, dict):
+        return isinstance(live, Mapping) and all(key in live and in_place(value, live[key]) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        if not isinstance(live, list):
+            return False
+        if wanted and all(isinstance(item, dict) and "name" in item for item in wanted):
+            by_name = {item.get("name"): item for item in live}
+            return all(item["name"] in by_name and in_place(item, by_name[item["name"]]) for item in wanted)
+        return len(wanted) == len(live) and all(in_place(a, b) for a, b in zip(wanted, live, strict=True))
+    return bool(wanted == live)
+
+
+def _ref(child: Mapping[str, Any]) -> Ref:
+    return str(child["kind"]), str(child["metadata"]["name"])
+
+
+def _pool_of(child: Mapping[str, Any]) -> str:
+    return str(child["metadata"]["labels"][POOL])
+
+
+def _owned(found: Mapping[str, Any], uid: str) -> bool:
+    return any(ref.get("uid") == uid and ref.get("controller") for ref in found["metadata"].get("ownerReferences", []))
+
+
+def _owner(found: Mapping[str, Any]) -> str:
+    refs = found["metadata"].get("ownerReferences") or [{}]
+    return f"{refs[0]['kind']} {refs[0]['name']}" if "kind" in refs[0] else "somebody else"

@@ -1,0 +1,167 @@
+"""The status of a GemmaServing from what was read and decided. Pure; every case sets every condition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemma_operator.api import conditions as c
+from gemma_operator.api.conditions import Condition, Status
+from gemma_operator.api.serving import GemmaServing
+from gemma_operator.desired.names import pool_url
+from gemma_operator.engine.commandline import PORT, pool_slo
+from gemma_operator.observe import PoolState
+from gemma_operator.plan import autoscaled
+from gemma_operator.scaling.types import Decision, Missing, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The spec, or its surroundings, can't be acted on: nothing was changed, what serves goes on serving."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What the scaler knows: the last decision per pool, and why metrics are missing, where they are."""
+
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    missing: Mapping[str, Missing] = field(default_factory=dict)
+
+
+def status(
+    serving: GemmaServing, states: Mapping[str, PoolState], scaling: Scaling, old: Mapping[str, Any], now: str
+) -> dict[str, Any]:
+    """Status of a serving whose spec was accepted. `now` is RFC 3339."""
+    new = [
+        *_progress(serving, states),
+        Condition(c.VALID, "True", "Accepted", "The spec is valid"),
+        _slo_met(serving, scaling),
+        _metrics(serving, scaling),
+        _scaling_active(serving, scaling),
+    ]
+    pools = {name: _pool(serving, name, states.get(name, PoolState()), scaling) for name in serving.spec.pools}
+    return _status(serving.generation, new, pools, old, now)
+
+
+def refused_status(
+    generation: int, refusal: Refusal, floor_serving: bool, old: Mapping[str, Any], now: str
+) -> dict[str, Any]:
+    """Status of a serving whose spec can't be acted on; `floor_serving`: the last good state still answers."""
+    stays = "; what served before goes on serving" if floor_serving else ""
+    ready: Status = "True" if floor_serving else "False"
+    unknown = "Not judged while the spec is refused"
+    new = [
+        Condition(c.READY, ready, "LastGoodServing" if floor_serving else refusal.reason, refusal.message + stays),
+        Condition(c.RECONCILING, "False", refusal.reason, "Waiting for the spec to be changed"),
+        Condition(c.STALLED, "True", refusal.reason, refusal.message),
+        Condition(c.VALID, "False", refusal.reason, refusal.message),
+        Condition(c.SLO_MET, "Unknown", refusal.reason, unknown),
+        Condition(c.METRICS_AVAILABLE, "Unknown", refusal.reason, unknown),
+        Condition(c.SCALING_ACTIVE, "False", refusal.reason, unknown),
+    ]
+    return _status(generation, new, old.get("pools", {}), old, now)
+
+
+def _status(
+    generation: int, new: list[Condition], pools: Mapping[str, Any], old: Mapping[str, Any], now: str
+) -> dict[str, Any]:
+    merged = c.merge(old.get("conditions", []), new, generation, now)
+    return {"observedGeneration": generation, "conditions": merged, "pools": dict(pools)}
+
+
+def _progress(serving: GemmaServing, states: Mapping[str, PoolState]) -> list[Condition]:
+    """Ready, Reconciling and Stalled. Scaling moves none of them; the floor and the revision do."""
+    short, rolling, problems = [], [], []
+    for name, pool in serving.spec.pools.items():
+        state = states.get(name, PoolState())
+        floor = pool.replicas.min
+        if state.ready < floor or not state.exists:
+            short.append(f"pool {name} has {state.ready} of {floor} engines Ready" + (f": {state.problem.message}" if state.problem else ""))
+        if not state.exists or state.rolling_out:
+            rolling.append(f"pool {name} has {state.updated} of {state.desired} engines on the new revision")
+        # A terminal problem stalls a floor or a rollout; a Pod that fails while the floor serves is scaling's concern.
+        if state.problem and state.problem.terminal and (state.ready < floor or state.rolling_out):
+            problems.append(state.problem)
+    if short:
+        first = next((states[n].problem for n in serving.spec.pools if n in states and states[n].problem and states[n].ready < serving.spec.pools[n].replicas.min), None)
+        ready = Condition(c.READY, "False", first.reason if first else "PoolsStarting", "; ".join(short))
+    else:
+        ready = Condition(c.READY, "True", "PoolsReady", "Every pool has its floor serving")
+    if problems:
+        stalled = Condition(c.STALLED, "True", problems[0].reason, problems[0].message)
+        return [ready, Condition(c.RECONCILING, "False", "Stalled", "Waiting for a person; see Stalled"), stalled]
+    stalled = Condition(c.STALLED, "False", "AsExpected", "Nothing waits for a person")
+    if short or rolling:
+        reason = "RollingOut" if rolling and not short else "PoolsStarting"
+        return [ready, Condition(c.RECONCILING, "True", reason, "; ".join(rolling or short)), stalled]
+    return [ready, Condition(c.RECONCILING, "False", "UpToDate", "All engines are on the newest revision"), stalled]
+
+
+def _slo_met(serving: GemmaServing, scaling: Scaling) -> Condition:
+    judged = {
+        name: decision
+        for name, decision in scaling.decisions.items()
+        if name in serving.spec.pools and pool_slo(serving.spec, name)
+    }
+    missed = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MISSED]
+    met = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MET]
+    if missed:
+        return Condition(c.SLO_MET, "False", "Missed", f"Too many requests are over the TTFT target in pool {', '.join(missed)}; see status.pools")
+    if judged and len(met) == len(judged):
+        return Condition(c.SLO_MET, "True", "Met", f"TTFT target held in pool {', '.join(met)}")
+    return Condition(c.SLO_MET, "Unknown", "TooFewSamples", "Too few requests, or no metrics, to say whether the TTFT target holds")
+
+
+def _metrics(serving: GemmaServing, scaling: Scaling) -> Condition:
+    for name in serving.spec.pools:
+        if gap := scaling.missing.get(name):
+            return Condition(c.METRICS_AVAILABLE, "False", gap.reason.value, f"pool {name}: {gap.message}")
+    if scaling.decisions:
+        return Condition(c.METRICS_AVAILABLE, "True", "Fresh", "Metrics of every pool are fresh")
+    return Condition(c.METRICS_AVAILABLE, "Unknown", "NotYetRead", "Metrics have not been read yet")
+
+
+def _scaling_active(serving: GemmaServing, scaling: Scaling) -> Condition:
+    moving = [name for name in serving.spec.pools if autoscaled(serving, name)]
+    if not moving:
+        return Condition(c.SCALING_ACTIVE, "False", "FixedSize", "No pool has replicas.max above replicas.min")
+    without = [name for name in moving if name in scaling.missing]
+    if without:
+        return Condition(c.SCALING_ACTIVE, "False", "MetricsMissing", f"Replicas of pool {', '.join(without)} are held until metrics are back")
+    if not all(name in scaling.decisions for name in moving):
+        return Condition(c.SCALING_ACTIVE, "Unknown", "NotYetRead", "No decision has been made yet")
+    return Condition(c.SCALING_ACTIVE, "True", "Active", f"Autoscaling pool {', '.join(moving)}")
+
+
+def _pool(serving: GemmaServing, name: str, state: PoolState, scaling: Scaling) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "class": serving.spec.class_of(name),
+        "desired": state.desired,
+        "ready": state.ready,
+        "pending": max(0, state.desired - state.ready),
+        "url": pool_url(serving.name, serving.namespace, name, PORT),
+    }
+    if state.problem:
+        out["message"] = state.problem.message
+    if decision := scaling.decisions.get(name):
+        out["lastDecision"] = {"replicas": decision.replicas, "reason": decision.reason.value, "message": decision.message}
+        out |= _measured(decision)
+    return out
+
+
+def _measured(decision: Decision) -> dict[str, Any]:
+    window, judgement = decision.window, decision.judgement
+    if window is None or not window.samples:
+        return {}
+    out: dict[str, Any] = {"samples": round(window.samples)}
+    if window.p95_seconds is not None:
+        out["p95Milliseconds"] = round(window.p95_seconds * 1000)
+    if judgement is not None:
+        low, high = 1 - judgement.share_high, 1 - judgement.share_low
+        within = 1 - (window.misses_low + window.misses_high) / 2 / window.samples
+        out["attainment"] = f"{within:.1%} ({low:.1%} to {high:.1%})"
+    return out
