@@ -97,16 +97,26 @@ def _container_problem(pod: str, container: Mapping[str, Any]) -> Problem | None
     waiting = container.get("state", {}).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in _PULL:
-        return Problem("ImagePullFailed", _short(f"Pod {pod} can't pull image {container.get('image')}: {message or reason}"), terminal=True)
+        return Problem(
+            "ImagePullFailed",
+            _short(f"Pod {pod} can't pull image {container.get('image')}: {message or reason}"),
+            terminal=True,
+        )
     if reason in _CONFIG:
-        return Problem("PodConfigError", _short(f"Pod {pod} can't start its container: {message or reason}"), terminal=True)
+        return Problem(
+            "PodConfigError", _short(f"Pod {pod} can't start its container: {message or reason}"), terminal=True
+        )
     ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
     if not ended or (ended.get("exitCode") == 0 and reason != "CrashLoopBackOff"):
         return None
     if ended.get("reason") == "OOMKilled":
-        return Problem("OutOfMemory", f"Pod {pod}: the engine was killed for using more than its memory limit", terminal=True)
+        return Problem(
+            "OutOfMemory", f"Pod {pod}: the engine was killed for using more than its memory limit", terminal=True
+        )
     said = _last_lines(ended.get("message", ""))
-    return Problem("EngineCrashed", _short(f"Pod {pod}: the engine exits with code {ended.get('exitCode')}: {said}"), terminal=True)
+    return Problem(
+        "EngineCrashed", _short(f"Pod {pod}: the engine exits with code {ended.get('exitCode')}: {said}"), terminal=True
+    )
 
 
 def _worst(problems: Iterable[Problem | None]) -> Problem | None:

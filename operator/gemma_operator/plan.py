@@ -56,7 +56,9 @@ def plan(
         found = existing.get(ref)
         kept.add(ref)
         if found is not None and not _owned(found, serving.uid):
-            conflicts.append(f"{ref[0]} {ref[1]} exists and belongs to {_owner(found)}: delete or rename it, or rename this GemmaServing")
+            conflicts.append(
+                f"{ref[0]} {ref[1]} exists and belongs to {_owner(found)}: delete or rename it, or rename this GemmaServing"
+            )
             continue
         body = child
         if child["kind"] == "Deployment":
@@ -114,7 +116,9 @@ def stamp(child: Object) -> Object:
 def in_place(wanted: Any, live: Any) -> bool:
     """True where everything wanted is in the live object; what others or the API server added doesn't matter."""
     if isinstance(wanted, dict):
-        return isinstance(live, Mapping) and all(key in live and in_place(value, live[key]) for key, value in wanted.items())
+        return isinstance(live, Mapping) and all(
+            key in live and in_place(value, live[key]) for key, value in wanted.items()
+        )
     if isinstance(wanted, list):
         if not isinstance(live, list):
             return False

@@ -80,14 +80,24 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState]) -> list[Co
         state = states.get(name, PoolState())
         floor = pool.replicas.min
         if state.ready < floor or not state.exists:
-            short.append(f"pool {name} has {state.ready} of {floor} engines Ready" + (f": {state.problem.message}" if state.problem else ""))
+            short.append(
+                f"pool {name} has {state.ready} of {floor} engines Ready"
+                + (f": {state.problem.message}" if state.problem else "")
+            )
         if not state.exists or state.rolling_out:
             rolling.append(f"pool {name} has {state.updated} of {state.desired} engines on the new revision")
         # A terminal problem stalls a floor or a rollout; a Pod that fails while the floor serves is scaling's concern.
         if state.problem and state.problem.terminal and (state.ready < floor or state.rolling_out):
             problems.append(state.problem)
     if short:
-        first = next((states[n].problem for n in serving.spec.pools if n in states and states[n].problem and states[n].ready < serving.spec.pools[n].replicas.min), None)
+        first = next(
+            (
+                states[n].problem
+                for n in serving.spec.pools
+                if n in states and states[n].problem and states[n].ready < serving.spec.pools[n].replicas.min
+            ),
+            None,
+        )
         ready = Condition(c.READY, "False", first.reason if first else "PoolsStarting", "; ".join(short))
     else:
         ready = Condition(c.READY, "True", "PoolsReady", "Every pool has its floor serving")
@@ -110,10 +120,17 @@ def _slo_met(serving: GemmaServing, scaling: Scaling) -> Condition:
     missed = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MISSED]
     met = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MET]
     if missed:
-        return Condition(c.SLO_MET, "False", "Missed", f"Too many requests are over the TTFT target in pool {', '.join(missed)}; see status.pools")
+        return Condition(
+            c.SLO_MET,
+            "False",
+            "Missed",
+            f"Too many requests are over the TTFT target in pool {', '.join(missed)}; see status.pools",
+        )
     if judged and len(met) == len(judged):
         return Condition(c.SLO_MET, "True", "Met", f"TTFT target held in pool {', '.join(met)}")
-    return Condition(c.SLO_MET, "Unknown", "TooFewSamples", "Too few requests, or no metrics, to say whether the TTFT target holds")
+    return Condition(
+        c.SLO_MET, "Unknown", "TooFewSamples", "Too few requests, or no metrics, to say whether the TTFT target holds"
+    )
 
 
 def _metrics(serving: GemmaServing, scaling: Scaling) -> Condition:
@@ -131,7 +148,12 @@ def _scaling_active(serving: GemmaServing, scaling: Scaling) -> Condition:
         return Condition(c.SCALING_ACTIVE, "False", "FixedSize", "No pool has replicas.max above replicas.min")
     without = [name for name in moving if name in scaling.missing]
     if without:
-        return Condition(c.SCALING_ACTIVE, "False", "MetricsMissing", f"Replicas of pool {', '.join(without)} are held until metrics are back")
+        return Condition(
+            c.SCALING_ACTIVE,
+            "False",
+            "MetricsMissing",
+            f"Replicas of pool {', '.join(without)} are held until metrics are back",
+        )
     if not all(name in scaling.decisions for name in moving):
         return Condition(c.SCALING_ACTIVE, "Unknown", "NotYetRead", "No decision has been made yet")
     return Condition(c.SCALING_ACTIVE, "True", "Active", f"Autoscaling pool {', '.join(moving)}")
@@ -148,7 +170,11 @@ def _pool(serving: GemmaServing, name: str, state: PoolState, scaling: Scaling) 
     if state.problem:
         out["message"] = state.problem.message
     if decision := scaling.decisions.get(name):
-        out["lastDecision"] = {"replicas": decision.replicas, "reason": decision.reason.value, "message": decision.message}
+        out["lastDecision"] = {
+            "replicas": decision.replicas,
+            "reason": decision.reason.value,
+            "message": decision.message,
+        }
         out |= _measured(decision)
     return out
 

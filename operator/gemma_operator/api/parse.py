@@ -23,7 +23,7 @@ def parse(body: Mapping[str, Any]) -> GemmaServing:
             name=meta.get("name", ""),
             uid=meta.get("uid", ""),
             generation=meta.get("generation", 0),
-            spec=_without_nulls(body.get("spec")) or {},  # type: ignore[arg-type]
+            spec=_without_nulls(body.get("spec")) or {},
         )
     except ValidationError as error:
         raise InvalidServing("; ".join(_sentence(problem) for problem in error.errors()[:5])) from error

@@ -90,7 +90,10 @@ class Replicas(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            ("!has(self.max) || self.max >= (has(self.min) ? self.min : 1)", "replicas.max must be at least replicas.min (default 1)")
+            (
+                "!has(self.max) || self.max >= (has(self.min) ? self.min : 1)",
+                "replicas.max must be at least replicas.min (default 1)",
+            )
         )
     )
 
@@ -107,7 +110,7 @@ class Replicas(ApiModel):
 
 
 class LatencyTarget(ApiModel):
-    """"`percentile` per cent of the requests must be at or under `target`."""
+    """ "`percentile` per cent of the requests must be at or under `target`."""
 
     percentile: Annotated[float, Field(ge=50, le=99.9)] = 95
     """Share of requests, in per cent."""
@@ -280,7 +283,9 @@ class Pool(ApiModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.gpus not in (None, 0) and self.gpus < self.tensor_parallel:
-            raise ValueError(f"gpus is {self.gpus}, tensorParallel is {self.tensor_parallel}: gpus must be at least tensorParallel")
+            raise ValueError(
+                f"gpus is {self.gpus}, tensorParallel is {self.tensor_parallel}: gpus must be at least tensorParallel"
+            )
         budget = self.max_num_batched_tokens
         if budget is not None and budget < VIDEO_TOKENS and self.modalities.video.count:
             raise ValueError(
@@ -335,7 +340,9 @@ class Spec(ApiModel):
     def _classes(self) -> Self:
         for name, pool in self.pools.items():
             if pool.class_ is None and name not in ("interactive", "batch"):
-                raise ValueError(f"pools.{name}.class is not set: a pool that is not called interactive or batch needs one of the two")
+                raise ValueError(
+                    f"pools.{name}.class is not set: a pool that is not called interactive or batch needs one of the two"
+                )
             if pool.replicas.min == 0 and self.class_of(name) == "interactive":
                 raise ValueError(f"pools.{name}.replicas.min is 0: an interactive pool needs at least 1")
         return self

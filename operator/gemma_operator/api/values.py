@@ -34,7 +34,11 @@ class IntOrString:
     """Schema of a Kubernetes int-or-string field."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+        return {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": _QUANTITY.pattern.replace("[+-]?", r"\+?", 1),
+        }
 
 
 def quantity_value(text: str) -> Decimal:
@@ -115,5 +119,7 @@ def _duration(value: Any) -> str:
 
 
 Quantity = Annotated[str, BeforeValidator(canonical_quantity), IntOrString()]
-Duration = Annotated[str, BeforeValidator(_duration), Schema({"pattern": _DURATION.pattern.replace("(?:", "("), "maxLength": 16})]
+Duration = Annotated[
+    str, BeforeValidator(_duration), Schema({"pattern": _DURATION.pattern.replace("(?:", "("), "maxLength": 16})
+]
 FreeForm = Annotated[dict[str, Any], Schema({"x-kubernetes-preserve-unknown-fields": True})]

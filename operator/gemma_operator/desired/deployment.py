@@ -129,7 +129,8 @@ def _container(serving: GemmaServing, pool_name: str, pool: Pool, defaults: Defa
 
 
 def _environment(serving: GemmaServing, pool: Pool) -> list[dict[str, Any]]:
-    own = [variable.model_dump(by_alias=True, exclude_none=True) for variable in pool.env]
+    # The API server stores an empty value as an absent one.
+    own = [_set_only(variable.model_dump(by_alias=True, exclude_none=True)) for variable in pool.env]
     taken = {variable["name"] for variable in own}
     ours: list[dict[str, Any]] = [
         {"name": "HOME", "value": CACHE},

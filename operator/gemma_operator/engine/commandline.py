@@ -136,7 +136,9 @@ def mtp_config(spec: Spec, pool: str, version: Version) -> dict[str, Any] | None
             f"pools.{pool}.mtp is on, but the catalog has no drafter for model {spec.model.id!r}: set mtp.assistant, or mtp.enabled to false"
         )
     if version < MTP_SINCE:
-        raise RefusedArgs(f"pools.{pool}.mtp is on, but Gemma 4's MTP needs vLLM 0.26 or newer: raise engine.image, or set mtp.enabled to false")
+        raise RefusedArgs(
+            f"pools.{pool}.mtp is on, but Gemma 4's MTP needs vLLM 0.26 or newer: raise engine.image, or set mtp.enabled to false"
+        )
     tokens = (own.tokens if own else None) or (entry.mtp_tokens if entry else 4)
     return {"method": "mtp", "model": assistant, "num_speculative_tokens": tokens}
 

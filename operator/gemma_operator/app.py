@@ -1,0 +1,69 @@
+"""The composition root: clients, queue, scaler, kopf. No logic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import kopf
+
+from gemma_operator import __version__, handlers, telemetry
+from gemma_operator.cluster import Cluster, connect
+from gemma_operator.metrics.prometheus import PrometheusSource
+from gemma_operator.metrics.source import MetricsSource
+from gemma_operator.reconcile import Reconciler
+from gemma_operator.scaler import NoSource, Scaler
+from gemma_operator.settings import Settings
+from gemma_operator.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+WORKERS = 4
+
+
+async def run(settings: Settings) -> None:
+    """Run the operator until it is told to stop. Raises where a part of it dies, so that it is restarted whole."""
+    kopf.configure(
+        verbose=settings.log_level == "DEBUG",
+        quiet=settings.log_level in ("WARNING", "ERROR"),
+        log_format=kopf.LogFormat.JSON if settings.log_json else kopf.LogFormat.PLAIN,
+    )
+    if settings.log_level != "DEBUG":
+        logging.getLogger("kopf").setLevel(logging.WARNING)  # one line per watch event otherwise
+    telemetry.serve(settings.metrics_port)
+    scaler = Scaler(_source(settings), settings)
+    queue = WorkQueue(Reconciler(Cluster(connect()), scaler, settings).reconcile)
+    telemetry.queue_depth.set_function(lambda: queue.depth)
+    registry = kopf.OperatorRegistry()
+    handlers.register(registry, queue)
+    log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
+    watch = asyncio.create_task(_kopf(settings, registry), name="watch")
+    parts = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]
+    parts.append(asyncio.create_task(scaler.run(queue), name="scaler"))
+    done, _ = await asyncio.wait([watch, *parts], return_when=asyncio.FIRST_COMPLETED)
+    for part in parts:
+        part.cancel()
+    for task in done:
+        task.result()
+
+
+async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
+    ours: dict[str, Any] = {"namespaces": settings.namespaces} if settings.namespaces else {"clusterwide": True}
+    kopf_settings = kopf.OperatorSettings()
+    handlers.configure(kopf_settings, settings)
+    kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(kopf.login_via_client)
+    await kopf.operator(
+        registry=registry,
+        settings=kopf_settings,
+        standalone=True,
+        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+        **ours,
+    )
+
+
+def _source(settings: Settings) -> MetricsSource:
+    if not settings.prometheus_url:
+        return NoSource()
+    token = Path(settings.prometheus_token_file) if settings.prometheus_token_file else None
+    return PrometheusSource(settings.prometheus_url, token_file=token)

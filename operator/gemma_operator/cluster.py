@@ -1,0 +1,166 @@
+"""The API server: every read and write of the operator, with timeouts, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic import DynamicClient, ResourceInstance
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+from gemma_operator import telemetry
+from gemma_operator.api.serving import API_VERSION, KIND
+from gemma_operator.desired.names import MANAGER
+from gemma_operator.plan import SCALER
+
+Object = dict[str, Any]
+_TIMEOUT = (5, 20)  # seconds to connect, to answer
+_PARALLEL = 8
+API_VERSIONS = {KIND: API_VERSION, "Deployment": "apps/v1", "Service": "v1", "Pod": "v1", "Event": "v1"}
+
+
+class Refused(Exception):
+    """The API server refuses an object (400, 403, 422): asking again doesn't help, a person has to act."""
+
+
+class Cluster:
+    """Reads and writes over one `kubernetes` client; at most eight requests at a time."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+        self._dynamic: DynamicClient | None = None
+        self._slots = asyncio.Semaphore(_PARALLEL)
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """One object, or None where it doesn't exist."""
+        return await self._call(
+            lambda: self._resource(kind).get(name=name, namespace=namespace, _request_timeout=_TIMEOUT)
+        )
+
+    async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
+        """Objects of a kind in a namespace by label selector, each with its kind."""
+        found = await self._call(
+            lambda: self._resource(kind).get(namespace=namespace, label_selector=selector, _request_timeout=_TIMEOUT)
+        )
+        return [{**item, "kind": kind} for item in (found or {}).get("items", [])]
+
+    async def apply(self, body: Object, dry_run: bool = False) -> None:
+        """Server-side apply as the operator's field manager. Raises Refused."""
+        await self._apply(body, MANAGER, dry_run=dry_run)
+
+    async def scale(self, namespace: str, name: str, replicas: int) -> None:
+        """Set `spec.replicas` of a Deployment, as the scaler's field manager. Raises Refused."""
+        meta = {"name": name, "namespace": namespace}
+        await self._apply(
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"replicas": replicas}}, SCALER
+        )
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        telemetry.writes.labels("delete", kind).inc()
+        await self._call(
+            lambda: self._resource(kind).delete(
+                name=name, namespace=namespace, body={"propagationPolicy": "Background"}, _request_timeout=_TIMEOUT
+            )
+        )
+
+    async def put_status(self, namespace: str, name: str, status: Object) -> None:
+        """Replace our part of the status of a GemmaServing; one that is gone is no error."""
+        meta = {"name": name, "namespace": namespace}
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
+        telemetry.writes.labels("status", KIND).inc()
+        await self._call(lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False))
+
+    async def event(self, serving: Object, kind: str, reason: str, message: str, reporter: str) -> None:
+        """Post an Event about a GemmaServing; `kind` is Normal or Warning. Never raises: an Event is a courtesy."""
+        now = datetime.now(UTC)
+        meta = serving["metadata"]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{meta['name'][:200]}.", "namespace": meta["namespace"]},
+            "type": kind,
+            "reason": reason,
+            "message": message[:1024],
+            "action": "Reconcile",
+            "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "firstTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "count": 1,
+            "reportingComponent": MANAGER,
+            "reportingInstance": reporter,
+            "source": {"component": MANAGER},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": meta["name"],
+                "namespace": meta["namespace"],
+                "uid": meta["uid"],
+            },
+        }
+        telemetry.writes.labels("create", "Event").inc()
+        try:
+            await self._call(
+                lambda: self._resource("Event").create(
+                    body=body, namespace=meta["namespace"], _request_timeout=_TIMEOUT
+                )
+            )
+        except (Refused, ApiException, DynamicApiError):
+            return
+
+    async def _apply(self, body: Object, manager: str, dry_run: bool = False) -> None:
+        if not dry_run:
+            telemetry.writes.labels("apply", body["kind"]).inc()
+        await self._call(lambda: self._patch(self._resource(body["kind"]), body, manager, dry_run))
+
+    def _patch(self, resource: Any, body: Object, manager: str, dry_run: bool) -> Any:
+        query = [("fieldValidation", "Strict")] + ([("dryRun", "All")] if dry_run else [])
+        return resource.server_side_apply(
+            body=body,
+            name=body["metadata"]["name"],
+            namespace=body["metadata"]["namespace"],
+            field_manager=manager,
+            force_conflicts=True,
+            query_params=query,
+            _request_timeout=_TIMEOUT,
+        )
+
+    def _resource(self, kind: str) -> Any:
+        if self._dynamic is None:
+            self._dynamic = DynamicClient(self._api)
+        return self._dynamic.resources.get(api_version=API_VERSIONS[kind], kind=kind)
+
+    async def _call(self, request: Callable[[], ResourceInstance]) -> Object | None:
+        """Run a blocking request in a thread: 404 is None, a refusal raises Refused, the rest goes up."""
+        async with self._slots:
+            try:
+                answer = await asyncio.to_thread(request)
+            except (ApiException, DynamicApiError) as error:
+                if error.status == 404:
+                    return None
+                if error.status in (400, 403, 422):
+                    raise Refused(_said(error)) from error
+                raise
+        return dict(answer.to_dict()) if hasattr(answer, "to_dict") else dict(answer or {})
+
+
+def _said(error: Any) -> str:
+    """The API server's own sentence."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.status} {error.reason}"
+
+
+def connect() -> client.ApiClient:
+    """A client from the Pod's service account, else from the kubeconfig."""
+    try:
+        config.load_incluster_config()
+    except config.ConfigException:
+        config.load_kube_config()
+    return client.ApiClient()

@@ -1,0 +1,54 @@
+"""kopf as the watch: every event of a GemmaServing or of a child becomes a key in the queue. Nothing else happens here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from gemma_operator.api.serving import GROUP, PLURAL, VERSION
+from gemma_operator.desired.names import MANAGED_BY, MANAGER, SELECT_OURS, SERVING
+from gemma_operator.settings import Settings
+from gemma_operator.workqueue import WorkQueue
+
+CHILDREN = (("apps", "v1", "deployments"), ("", "v1", "services"), ("", "v1", "pods"))
+# A worker that has not come to a due key for this long (seconds) is taken for dead.
+STUCK_SECONDS = 120
+
+
+def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
+    """kopf's settings: no peering, no posting, label-selected child watches, timeouts (research/kopf.md 3.7)."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    settings.watching.connect_timeout = 10
+    settings.watching.server_timeout = 300
+    settings.persistence.finalizer = f"{GROUP}/unused"
+    settings.scanning.disabled = bool(ours.namespaces)
+    for group, version, plural in CHILDREN:
+        settings.watching.label_selectors[group, version, plural] = SELECT_OURS
+
+
+def register(registry: kopf.OperatorRegistry, queue: WorkQueue) -> None:
+    """Register the event handlers and the liveness probe."""
+
+    async def on_serving(namespace: str | None, name: str | None, **_: Any) -> None:
+        await queue.add((namespace or "default", name or ""))
+
+    async def on_child(body: Mapping[str, Any], **_: Any) -> None:
+        meta = body["metadata"]
+        if owner := meta.get("annotations", {}).get(SERVING):
+            await queue.add((meta["namespace"], owner))
+
+    async def alive(**_: Any) -> float:
+        overdue = queue.overdue_seconds()
+        if overdue > STUCK_SECONDS:
+            raise kopf.PermanentError(f"the oldest key has waited {overdue:.0f} s for a worker")
+        return overdue
+
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(on_serving)
+    for group, version, plural in CHILDREN:
+        kopf.on.event(group, version, plural, labels={MANAGED_BY: MANAGER}, registry=registry)(on_child)
+    kopf.on.probe(id="queue_overdue_seconds", errors=kopf.ErrorsMode.PERMANENT, registry=registry)(alive)

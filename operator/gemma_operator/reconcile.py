@@ -1,0 +1,167 @@
+"""The one place where core and shell meet: read, parse, compare, write, report."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gemma_operator import telemetry
+from gemma_operator.api.parse import InvalidServing, parse
+from gemma_operator.api.serving import KIND, GemmaServing
+from gemma_operator.cluster import Cluster, Object, Refused
+from gemma_operator.desired import desired
+from gemma_operator.desired.names import SERVING, label_value
+from gemma_operator.engine.commandline import RefusedArgs
+from gemma_operator.engine.versions import UnknownVersion
+from gemma_operator.observe import PoolState, observe
+from gemma_operator.plan import Plan, plan
+from gemma_operator.scaler import Scaler
+from gemma_operator.settings import Settings
+from gemma_operator.status import Refusal, Scaling, refused_status, status
+from gemma_operator.workqueue import Key
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """`reconcile(key)` makes the cluster match one GemmaServing, and says in its status how far it is."""
+
+    def __init__(self, cluster: Cluster, scaler: Scaler, settings: Settings) -> None:
+        self._cluster = cluster
+        self._scaler = scaler
+        self._settings = settings
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Reconcile one serving; returns the seconds until the next look, None where it is gone."""
+        started = time.monotonic()
+        result = "error"
+        try:
+            body = await self._cluster.get(KIND, *key)
+            if body is None or body["metadata"].get("deletionTimestamp"):
+                self._scaler.forget(key)
+                result = "gone"
+                return None
+            new = await self._converge(body)
+            result = "refused" if _condition(new, "Valid").get("status") == "False" else "ok"
+            await self._report(body, new)
+            return self._settings.resync_seconds
+        finally:
+            telemetry.reconciles.labels(result).inc()
+            telemetry.reconcile_seconds.observe(time.monotonic() - started)
+
+    async def _converge(self, body: Object) -> Object:
+        """Bring the children in line; returns the new status."""
+        children, pods = await self._children(body)
+        states = observe((child for child in children if child["kind"] == "Deployment"), pods)
+        old, now = body.get("status", {}), _now()
+        generation = body["metadata"].get("generation", 0)
+        try:
+            serving = parse(body)
+            wanted = desired(serving, self._settings.defaults)
+            children += await self._strangers(serving, wanted, children)
+            self._scaler.track(serving, states)
+            scaling = self._scaler.scaling((serving.namespace, serving.name))
+            steps = plan(serving, wanted, children, _targets(serving, states, scaling))
+            if steps.conflicts:
+                raise _NameConflict("; ".join(steps.conflicts))
+            await self._carry_out(serving, steps)
+        except (InvalidServing, UnknownVersion, RefusedArgs, Refused, _NameConflict) as error:
+            return refused_status(generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now)
+        return status(serving, states, scaling, old, now)
+
+    async def _children(self, body: Object) -> tuple[list[Object], list[Object]]:
+        """Live Deployments and Services of a serving, and its Pods."""
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        selector = f"{SERVING}={label_value(name)}"
+        deployments = await self._cluster.list("Deployment", namespace, selector)
+        services = await self._cluster.list("Service", namespace, selector)
+        return [*deployments, *services], await self._cluster.list("Pod", namespace, selector)
+
+    async def _strangers(
+        self, serving: GemmaServing, wanted: Iterable[Object], children: Iterable[Object]
+    ) -> list[Object]:
+        """Objects that bear a name we want, but not our labels."""
+        known = {(child["kind"], child["metadata"]["name"]) for child in children}
+        missing = [child for child in wanted if (child["kind"], child["metadata"]["name"]) not in known]
+        found = [
+            await self._cluster.get(child["kind"], serving.namespace, child["metadata"]["name"]) for child in missing
+        ]
+        return [stranger for stranger in found if stranger is not None]
+
+    async def _carry_out(self, serving: GemmaServing, steps: Plan) -> None:
+        """Write. Everything is tried as a dry run first, so that a refusal leaves no half-made set."""
+        for child in steps.apply:
+            await self._cluster.apply(child, dry_run=True)
+        for scale in steps.scale:
+            await self._cluster.scale(serving.namespace, scale.name, scale.replicas)
+        for child in steps.apply:
+            await self._cluster.apply(child)
+            log.info("%s/%s: applied %s %s", serving.namespace, serving.name, child["kind"], child["metadata"]["name"])
+        for kind, name in steps.delete:
+            await self._cluster.delete(kind, serving.namespace, name)
+            log.info("%s/%s: deleted %s %s", serving.namespace, serving.name, kind, name)
+
+    async def _report(self, body: Object, new: Object) -> None:
+        """Write the status where it differs, and an Event for each condition that turned and each change of replicas."""
+        old = body.get("status", {})
+        if new == {key: old.get(key) for key in new}:
+            return
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        await self._cluster.put_status(namespace, name, new)
+        for kind, reason, message in _events(old, new):
+            await self._cluster.event(body, kind, reason, message, self._settings.pod_name)
+
+
+class _NameConflict(Exception):
+    """A child's name is taken by somebody else's object."""
+
+
+_REASONS: dict[type[Exception], str] = {
+    InvalidServing: "InvalidSpec",
+    UnknownVersion: "UnknownEngineVersion",
+    RefusedArgs: "InvalidSpec",
+    Refused: "RefusedByApiServer",
+    _NameConflict: "NameConflict",
+}
+
+
+def _targets(serving: GemmaServing, states: Mapping[str, PoolState], scaling: Scaling) -> dict[str, int]:
+    """Replicas per pool: the last decision, else what is there, always within the bounds."""
+    targets = {}
+    for name, pool in serving.spec.pools.items():
+        state, decision = states.get(name), scaling.decisions.get(name)
+        wanted = decision.replicas if decision else state.desired if state else pool.replicas.min
+        targets[name] = min(max(wanted, pool.replicas.min), max(pool.replicas.min, pool.replicas.ceiling))
+    return targets
+
+
+def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(type, reason, message) for each condition that turned, and for each change of a pool's size."""
+    events = []
+    for kind, bad in (("Ready", "False"), ("Stalled", "True"), ("SLOMet", "False"), ("MetricsAvailable", "False")):
+        before, after = _condition(old, kind).get("status"), _condition(new, kind)
+        turned = after["status"] != before and (before is not None or (kind, after["status"]) == ("Stalled", "True"))
+        if turned and after["status"] != "Unknown" and (kind, after["status"]) != ("Stalled", "False"):
+            level = "Warning" if after["status"] == bad else "Normal"
+            events.append((level, after["reason"], f"{kind} is {after['status']}: {after['message']}"))
+    for name, pool in new.get("pools", {}).items():
+        before_desired = old.get("pools", {}).get(name, {}).get("desired")
+        if before_desired and before_desired != pool["desired"]:
+            why = pool.get("lastDecision", {}).get("message", "")
+            events.append(("Normal", "Scaled", f"pool {name}: {before_desired} -> {pool['desired']} engines. {why}"))
+    return events
+
+
+def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return next((c for c in status_.get("conditions", []) if c["type"] == kind), {})
+
+
+def _any_ready(states: Mapping[str, PoolState]) -> bool:
+    return bool(states) and all(state.ready > 0 for state in states.values())
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

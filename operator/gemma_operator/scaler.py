@@ -1,0 +1,170 @@
+"""The scaler: each tick it reads the metrics of all pools once, decides, and wakes the servings that should change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gemma_operator import telemetry
+from gemma_operator.api.serving import GemmaServing
+from gemma_operator.desired.names import label_value
+from gemma_operator.engine.commandline import pool_slo
+from gemma_operator.metrics.source import MetricsSource
+from gemma_operator.observe import PoolState
+from gemma_operator.scaling import (
+    Decision,
+    Fleet,
+    History,
+    Memory,
+    Missing,
+    MissingReason,
+    Policy,
+    PoolKey,
+    Reading,
+    Slo,
+    decide,
+    observe,
+)
+from gemma_operator.settings import Settings
+from gemma_operator.status import Scaling
+from gemma_operator.workqueue import Key, WorkQueue
+
+log = logging.getLogger(__name__)
+# How often measured values in the status are renewed while nothing else changes, seconds.
+STATUS_REFRESH_SECONDS = 30
+
+
+class NoSource:
+    """Stands where no Prometheus is named: every pool's metrics are missing."""
+
+    def read(self, now: float) -> Reading:
+        """Always Missing."""
+        return Missing(
+            MissingReason.NOT_CONFIGURED, "no Prometheus is configured: set metrics.prometheusUrl in the chart's values"
+        )
+
+
+@dataclass(slots=True)
+class _Pool:
+    policy: Policy
+    fleet: Fleet
+    history: History = field(default_factory=History)
+    memory: Memory = field(default_factory=Memory)
+    decision: Decision | None = None
+    missing: Missing | None = None
+
+
+@dataclass(slots=True)
+class _Serving:
+    pools: dict[str, _Pool] = field(default_factory=dict)
+    shown: float = 0.0
+
+
+class Scaler:
+    """Keeps what `decide` needs between ticks, in memory only: after a restart it is merely more careful."""
+
+    def __init__(self, source: MetricsSource, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self._source = source
+        self._settings = settings
+        self._clock = clock
+        self._servings: dict[Key, _Serving] = {}
+
+    def track(self, serving: GemmaServing, states: Mapping[str, PoolState]) -> None:
+        """Take over bounds, objective and fleet of every pool of a serving, as of its last reconcile."""
+        key = (serving.namespace, serving.name)
+        known = self._servings.setdefault(key, _Serving())
+        pools = {}
+        for name in serving.spec.pools:
+            policy, fleet = self._policy(serving, name), _fleet(states.get(name, PoolState()))
+            pool = known.pools.get(name) or _Pool(policy, fleet)
+            pool.policy, pool.fleet = policy, fleet
+            pools[name] = pool
+            if policy.slo:
+                telemetry.slo_target.labels(*key, name).set(policy.slo.ttft_seconds)
+        known.pools = pools
+
+    def forget(self, key: Key) -> None:
+        """The serving is gone."""
+        self._servings.pop(key, None)
+
+    def scaling(self, key: Key) -> Scaling:
+        """Last decisions of a serving, for plan and status."""
+        pools = self._servings.get(key, _Serving()).pools
+        return Scaling(
+            decisions={name: pool.decision for name, pool in pools.items() if pool.decision},
+            missing={name: pool.missing for name, pool in pools.items() if pool.missing},
+        )
+
+    async def run(self, queue: WorkQueue) -> None:
+        """Tick for ever. A tick that fails is logged and changes nothing."""
+        while True:
+            await asyncio.sleep(self._settings.tick_seconds)
+            try:
+                for key in await self.tick():
+                    await queue.add(key)
+            except Exception:
+                log.exception("scaler tick failed; replicas are held")
+
+    async def tick(self) -> list[Key]:
+        """Read, decide for every pool, and return the servings that need a reconcile."""
+        if not self._servings:
+            return []
+        reading = await asyncio.to_thread(self._source.read, self._clock())
+        now = self._clock()
+        woken = []
+        for key, serving in self._servings.items():
+            changed = [
+                self._decide(PoolKey(key[0], label_value(key[1]), name), pool, reading, now)
+                for name, pool in serving.pools.items()
+            ]
+            if any(changed) or now - serving.shown >= STATUS_REFRESH_SECONDS:
+                serving.shown = now
+                woken.append(key)
+        telemetry.tick_timestamp.set(now)
+        return woken
+
+    def _decide(self, key: PoolKey, pool: _Pool, reading: Reading, now: float) -> bool:
+        """Decide for one pool; True where replicas, reason, verdict or the availability of metrics changed."""
+        pool.history, observation = observe(pool.history, reading, key, pool.fleet, pool.policy, now)
+        before, was_missing = pool.decision, pool.missing
+        pool.missing = observation if isinstance(observation, Missing) else None
+        pool.decision, pool.memory = decide(pool.policy, pool.fleet, observation, pool.memory, now)
+        labels = (key.namespace, key.serving, key.pool)
+        telemetry.metrics_missing.labels(*labels).set(pool.missing is not None)
+        telemetry.desired_replicas.labels(*labels).set(pool.decision.replicas)
+        if pool.decision.replicas != pool.fleet.desired:
+            log.info(
+                "%s: %d -> %d replicas, %s: %s",
+                key,
+                pool.fleet.desired,
+                pool.decision.replicas,
+                pool.decision.reason,
+                pool.decision.message,
+            )
+        return (
+            before is None
+            or pool.decision.replicas != pool.fleet.desired
+            or before.reason != pool.decision.reason
+            or (before.judgement and before.judgement.verdict)
+            != (pool.decision.judgement and pool.decision.judgement.verdict)
+            or (was_missing and was_missing.reason) != (pool.missing and pool.missing.reason)
+        )
+
+    def _policy(self, serving: GemmaServing, name: str) -> Policy:
+        replicas, slo = serving.spec.pools[name].replicas, pool_slo(serving.spec, name)
+        return Policy(
+            minimum=replicas.min,
+            maximum=max(replicas.min, replicas.ceiling),
+            slo=Slo(slo.ttft.percentile, slo.ttft.seconds) if slo else None,
+            window_seconds=self._settings.window_seconds,
+            scale_down_after_seconds=self._settings.scale_down_after_seconds,
+        )
+
+
+def _fleet(state: PoolState) -> Fleet:
+    return Fleet(
+        desired=state.desired, ready=state.ready, live_pod_uids=state.ready_uids, rolling_out=state.rolling_out
+    )

@@ -1,0 +1,101 @@
+"""The operator's settings: the only reader of the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemma_operator.api.serving import PoolClass
+from gemma_operator.desired import Defaults
+
+DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"
+
+
+class BadSetting(ValueError):
+    """A variable of the environment can't be used; the text names it, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All durations are in seconds."""
+
+    namespaces: tuple[str, ...]
+    prometheus_url: str
+    prometheus_token_file: str
+    tick_seconds: float
+    window_seconds: float
+    scale_down_after_seconds: float
+    resync_seconds: float
+    metrics_port: int
+    health_port: int
+    log_level: str
+    log_json: bool
+    pod_name: str
+    pod_namespace: str
+    defaults: Defaults
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from `environment`, by default the process's own. Raises BadSetting."""
+    env = os.environ if environment is None else environment
+    return Settings(
+        namespaces=tuple(part.strip() for part in env.get("GEMMA_WATCH_NAMESPACES", "").split(",") if part.strip()),
+        prometheus_url=env.get("GEMMA_PROMETHEUS_URL", "").rstrip("/"),
+        prometheus_token_file=env.get("GEMMA_PROMETHEUS_TOKEN_FILE", ""),
+        tick_seconds=_positive(env, "GEMMA_SCALING_TICK_SECONDS", 15),
+        window_seconds=_positive(env, "GEMMA_SCALING_WINDOW_SECONDS", 60),
+        scale_down_after_seconds=_positive(env, "GEMMA_SCALE_DOWN_AFTER_SECONDS", 300),
+        resync_seconds=_positive(env, "GEMMA_RESYNC_SECONDS", 300),
+        metrics_port=int(_positive(env, "GEMMA_METRICS_PORT", 8080)),
+        health_port=int(_positive(env, "GEMMA_HEALTH_PORT", 8081)),
+        log_level=_choice(env, "GEMMA_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
+        log_json=_choice(env, "GEMMA_LOG_FORMAT", "json", ("json", "plain")) == "json",
+        pod_name=env.get("POD_NAME", "gemma-operator"),
+        pod_namespace=env.get("POD_NAMESPACE", ""),
+        defaults=_defaults(env),
+    )
+
+
+def _defaults(env: Mapping[str, str]) -> Defaults:
+    classes: tuple[PoolClass, ...] = ("interactive", "batch")
+    named = ((kind, env.get(f"GEMMA_PRIORITY_CLASS_{kind.upper()}", "")) for kind in classes)
+    return Defaults(
+        engine_image=env.get("GEMMA_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE,
+        engine_command=_command(env.get("GEMMA_ENGINE_COMMAND", "")),
+        priority_classes=tuple((kind, name) for kind, name in named if name),
+    )
+
+
+def _command(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    try:
+        command = json.loads(text)
+    except json.JSONDecodeError:
+        command = None
+    if not isinstance(command, list) or not all(isinstance(part, str) for part in command):
+        raise BadSetting(
+            f'GEMMA_ENGINE_COMMAND is {text!r}: it must be a JSON list of strings, for instance ["vllm", "serve"]'
+        )
+    return tuple(command)
+
+
+def _positive(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1
+    if not value > 0:
+        raise BadSetting(f"{name} is {text!r}: it must be a number above 0")
+    return value
+
+
+def _choice(env: Mapping[str, str], name: str, default: str, allowed: tuple[str, ...]) -> str:
+    value = env.get(name) or default
+    for choice in allowed:
+        if value.lower() == choice.lower():
+            return choice
+    raise BadSetting(f"{name} is {value!r}: it must be one of {', '.join(allowed)}")

@@ -1,0 +1,117 @@
+"""`python -m gemma_operator.simulation.standin`: start, serve, drain on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gemma_operator.engine.versions import UnknownVersion, Version, parse_version
+from gemma_operator.simulation.standin.arguments import Arguments, parse_arguments
+from gemma_operator.simulation.standin.engine_loop import EngineLoop
+from gemma_operator.simulation.standin.metrics import EngineMetrics
+from gemma_operator.simulation.standin.server import Server
+from gemma_operator.simulation.step_model import Costs
+
+logger = logging.getLogger("standin")
+_PHASES = ("loading weights", "profiling memory", "capturing graphs")
+_FLUSH_SECONDS = 5.0  # for the last chunks of aborted or drained answers
+
+
+class BadEnvironment(ValueError):
+    """A STANDIN_ variable that can't be used; the text says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The STANDIN_ variables."""
+
+    version: Version
+    version_text: str
+    startup_seconds: float
+    batched_encoder: bool
+    speed: float
+
+
+def read_environment(environ: Mapping[str, str]) -> Environment:
+    """Raises BadEnvironment."""
+    text = environ.get("STANDIN_VERSION", "0.32.0")
+    try:
+        version = parse_version(text)
+    except UnknownVersion as error:
+        raise BadEnvironment(f"STANDIN_VERSION: {error}") from None
+    batched = environ.get("STANDIN_BATCHED_ENCODER", "1")
+    if batched not in ("0", "1"):
+        raise BadEnvironment(f"STANDIN_BATCHED_ENCODER is {batched!r}, allowed are 0 and 1")
+    speed = _seconds(environ, "STANDIN_SPEED", "1")
+    if speed == 0:
+        raise BadEnvironment("STANDIN_SPEED is 0, allowed are numbers above 0")
+    return Environment(version, text, _seconds(environ, "STANDIN_STARTUP_SECONDS", "2"), batched == "1", speed)
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: str) -> float:
+    text = environ.get(name, default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
+        raise BadEnvironment(f"{name} is {text!r}, allowed are numbers from 0")
+    return value
+
+
+async def serve(arguments: Arguments, environment: Environment) -> None:
+    """Until SIGTERM or SIGINT, and through the drain after it."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if await _start(environment.startup_seconds, stop):
+        return
+    metrics = EngineMetrics(arguments)
+    engine = EngineLoop(arguments, Costs().scaled(1 / environment.speed), metrics)
+    app = Server(arguments, engine, metrics, environment.version_text).application()
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_FLUSH_SECONDS)
+    await runner.setup()
+    await web.TCPSite(runner, arguments.host, arguments.port).start()
+    logger.info("Application startup complete: %s on port %s", ", ".join(arguments.served_names), arguments.port)
+    computing, stopping = asyncio.create_task(engine.run()), asyncio.create_task(stop.wait())
+    await asyncio.wait((computing, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if computing.done():
+        computing.result()  # an engine never ends by itself: raise what killed it
+    mode = "drain" if arguments.shutdown_timeout else "abort"
+    logger.info("Shutdown: mode=%s timeout=%ss requests=%s", mode, arguments.shutdown_timeout, engine.unfinished)
+    await engine.shut_down(arguments.shutdown_timeout)
+    await runner.cleanup()
+    logger.info("Shutdown complete")
+
+
+async def _start(seconds: float, stop: asyncio.Event) -> bool:
+    """Take as long as an engine that loads a model; true where it was stopped meanwhile."""
+    for phase in _PHASES:
+        logger.info("Starting: %s", phase)
+        try:
+            await asyncio.wait_for(stop.wait(), seconds / len(_PHASES))
+        except TimeoutError:
+            continue
+        return True
+    return False
+
+
+def main() -> None:
+    logging.basicConfig(format="%(levelname)s %(asctime)s %(name)s: %(message)s", level=logging.INFO)
+    try:
+        environment = read_environment(os.environ)
+    except BadEnvironment as error:
+        sys.exit(f"standin: {error}")
+    arguments = parse_arguments(sys.argv[1:], environment.version, batched_encoder=environment.batched_encoder)
+    asyncio.run(serve(arguments, environment))
+
+
+if __name__ == "__main__":
+    main()
