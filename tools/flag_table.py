@@ -78,7 +78,9 @@ def table(found: dict[str, bool]) -> list[tuple[str, bool, tuple[int, int, int],
 def main() -> int:
     """Print the module."""
     path, version = sys.argv[1:]
-    print(f'"""Flags of vLLM\'s API server; written by tools/flag_table.py from the help text of vLLM {version}. Do not edit."""\n')
+    print(
+        f'"""Flags of vLLM\'s API server; written by tools/flag_table.py from the help text of vLLM {version}. Do not edit."""\n'
+    )
     print("# (flag, takes a value, first version, last version)")
     print("FLAGS: tuple[tuple[str, bool, tuple[int, int, int], tuple[int, int, int]], ...] = (")
     for row in table(flags(Path(path).read_text())):

@@ -26,27 +26,29 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """One pool as it is: engines asked for, Ready, of the newest revision; UIDs of Ready Pods; what hinders the rest."""
+    """One pool as it is: engines asked for, Ready, of the newest and of older revisions; UIDs of Ready Pods; what hinders the rest."""
 
     exists: bool = False
     desired: int = 0
     ready: int = 0
     updated: int = 0
+    outdated: int = 0
     settled: bool = False
     ready_uids: frozenset[str] = frozenset()
     problem: Problem | None = None
 
     @property
     def rolling_out(self) -> bool:
-        """True while engines of an older revision, or none yet of the new one, are there."""
-        return not self.settled or self.updated < min(self.desired, self.ready) or self.updated < self.ready
+        """True while engines of an older revision are there, or the newest spec has not been looked at."""
+        return not self.settled or self.outdated > 0
 
 
 def observe(deployments: Iterable[Object], pods: Iterable[Object]) -> dict[str, PoolState]:
     """Pool name -> its state."""
     by_pool: dict[str, list[Object]] = {}
     for pod in pods:
-        if not pod["metadata"].get("deletionTimestamp"):
+        # A Pod that failed as a whole (evicted, refused by its node) is replaced by another.
+        if not pod["metadata"].get("deletionTimestamp") and pod.get("status", {}).get("phase") != "Failed":
             by_pool.setdefault(pod["metadata"].get("labels", {}).get(POOL, ""), []).append(pod)
     states = {}
     for deployment in deployments:
@@ -62,9 +64,11 @@ def _pool_state(deployment: Object, pods: list[Object]) -> PoolState:
         desired=deployment["spec"].get("replicas", 1),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
+        outdated=status.get("replicas", 0) - status.get("updatedReplicas", 0),
         settled=status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0),
         ready_uids=frozenset(pod["metadata"]["uid"] for pod in pods if _is_ready(pod)),
-        problem=_deployment_problem(status) or _worst(_pod_problem(pod) for pod in pods if not _is_ready(pod)),
+        # A Pod says more than its Deployment, which only knows that time is up.
+        problem=_worst([*(_pod_problem(pod) for pod in pods if not _is_ready(pod)), _deployment_problem(status)]),
     )
 
 

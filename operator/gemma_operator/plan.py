@@ -116,8 +116,9 @@ def stamp(child: Object) -> Object:
 def in_place(wanted: Any, live: Any) -> bool:
     """True where everything wanted is in the live object; what others or the API server added doesn't matter."""
     if isinstance(wanted, dict):
+        # The API server stores an empty value as an absent one.
         return isinstance(live, Mapping) and all(
-            key in live and in_place(value, live[key]) for key, value in wanted.items()
+            in_place(value, live[key]) if key in live else value in ("", [], {}) for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         if not isinstance(live, list):

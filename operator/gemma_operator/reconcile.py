@@ -160,7 +160,7 @@ def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _any_ready(states: Mapping[str, PoolState]) -> bool:
-    return bool(states) and all(state.ready > 0 for state in states.values())
+    return bool(states) and all(state.ready > 0 or state.desired == 0 for state in states.values())
 
 
 def _now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         window_seconds=_positive(env, "GEMMA_SCALING_WINDOW_SECONDS", 60),
         scale_down_after_seconds=_positive(env, "GEMMA_SCALE_DOWN_AFTER_SECONDS", 300),
         resync_seconds=_positive(env, "GEMMA_RESYNC_SECONDS", 300),
-        metrics_port=int(_positive(env, "GEMMA_METRICS_PORT", 8080)),
-        health_port=int(_positive(env, "GEMMA_HEALTH_PORT", 8081)),
+        metrics_port=_port(env, "GEMMA_METRICS_PORT", 8080),
+        health_port=_port(env, "GEMMA_HEALTH_PORT", 8081),
         log_level=_choice(env, "GEMMA_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
         log_json=_choice(env, "GEMMA_LOG_FORMAT", "json", ("json", "plain")) == "json",
         pod_name=env.get("POD_NAME", "gemma-operator"),
@@ -63,6 +64,7 @@ def _defaults(env: Mapping[str, str]) -> Defaults:
     named = ((kind, env.get(f"GEMMA_PRIORITY_CLASS_{kind.upper()}", "")) for kind in classes)
     return Defaults(
         engine_image=env.get("GEMMA_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE,
+        engine_version=env.get("GEMMA_ENGINE_VERSION", ""),
         engine_command=_command(env.get("GEMMA_ENGINE_COMMAND", "")),
         priority_classes=tuple((kind, name) for kind, name in named if name),
     )
@@ -88,9 +90,16 @@ def _positive(env: Mapping[str, str], name: str, default: float) -> float:
         value = float(text) if text else default
     except ValueError:
         value = -1
-    if not value > 0:
+    if not (value > 0 and math.isfinite(value)):
         raise BadSetting(f"{name} is {text!r}: it must be a number above 0")
     return value
+
+
+def _port(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not (text.isdecimal() and 0 < int(text) < 1 << 16):
+        raise BadSetting(f"{name} is {text!r}: it must be a port, 1 to 65535")
+    return int(text)
 
 
 def _choice(env: Mapping[str, str], name: str, default: str, allowed: tuple[str, ...]) -> str:

@@ -28,7 +28,7 @@ class WorkQueue:
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
         self._running: set[Key] = set()
-        self._again: set[Key] = set()
+        self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Condition()
 
@@ -44,12 +44,11 @@ class WorkQueue:
         return max(0.0, asyncio.get_running_loop().time() - min(self._due.values()))
 
     async def add(self, key: Key, delay_seconds: float = 0.0) -> None:
-        """Run `key` after the delay; a sooner run that is already planned stays."""
-        if key in self._running and delay_seconds == 0.0:
-            self._again.add(key)
-            return
+        """Run `key` after the delay; a sooner run that is already planned stays. A key that runs now waits for its end."""
         due = asyncio.get_running_loop().time() + delay_seconds
-        if due < self._due.get(key, float("inf")):
+        if key in self._running:
+            self._again[key] = min(due, self._again.get(key, due))
+        elif due < self._due.get(key, float("inf")):
             self._due[key] = due
             heapq.heappush(self._heap, (due, key))
             async with self._changed:
@@ -61,9 +60,9 @@ class WorkQueue:
             key = await self._take()
             again = await self._run(key)
             self._running.discard(key)
-            if key in self._again:
-                self._again.discard(key)
-                again = 0.0
+            changed = self._again.pop(key, None)
+            if changed is not None:
+                await self.add(key, changed - asyncio.get_running_loop().time())
             if again is not None:
                 await self.add(key, again)
 

@@ -16,13 +16,16 @@ class InvalidServing(ValueError):
 
 def parse(body: Mapping[str, Any]) -> GemmaServing:
     """Parse a live object. Raises InvalidServing."""
-    meta = body.get("metadata", {})
+    meta = body.get("metadata")
+    meta = meta if isinstance(meta, Mapping) else {}
+    if not meta.get("name"):
+        raise InvalidServing("metadata.name: required")
     try:
         return GemmaServing(
             namespace=meta.get("namespace") or "default",
-            name=meta.get("name", ""),
-            uid=meta.get("uid", ""),
-            generation=meta.get("generation", 0),
+            name=meta["name"],
+            uid=meta.get("uid") or "",
+            generation=meta.get("generation") or 0,
             spec=_without_nulls(body.get("spec")) or {},
         )
     except ValidationError as error:
@@ -38,6 +41,10 @@ def _without_nulls(value: Any, keep: bool = False) -> Any:
     return value
 
 
+# Values under these fields may be secrets: they are never repeated.
+_PRIVATE = {"env", "tokenSecretRef"}
+
+
 def _sentence(problem: Any) -> str:
     path = ".".join(str(part) for part in problem["loc"] if part not in ("function-after", "[key]"))
     text = str(problem["msg"]).removeprefix("Value error, ")
@@ -46,5 +53,6 @@ def _sentence(problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{path}: required"
     value = problem.get("input")
-    shown = f" (value {value!r:.80})" if isinstance(value, (str, int, float, bool)) else ""
+    plain = isinstance(value, (str, int, float, bool)) and _PRIVATE.isdisjoint(problem["loc"])
+    shown = f" (value {value!r:.80})" if plain else ""
     return f"{path}: {text}{shown}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from gemma_operator.api.values import Duration, FreeForm, Quantity, Schema, duration_seconds
@@ -33,6 +33,14 @@ Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Schema({"max
 def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
     """CEL rules for `ConfigDict(json_schema_extra=...)`: (expression, message) pairs."""
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
+
+
+def _distinct(items: list[Any]) -> list[Any]:
+    """Kubernetes keeps such lists as maps by name and refuses a name that comes twice."""
+    names = [getattr(item, "name", item) for item in items]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice!r} is there more than once; remove all but one")
+    return items
 
 
 class ApiModel(BaseModel):
@@ -72,7 +80,9 @@ class Engine(ApiModel):
     """Image of the engine; the operator's default where absent."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """As in a Pod."""
-    image_pull_secrets: Annotated[list[Name], Field(max_length=16)] = []
+    image_pull_secrets: Annotated[
+        list[Name], Field(max_length=16), AfterValidator(_distinct), Schema({"x-kubernetes-list-type": "set"})
+    ] = []
     """Names of Secrets for pulling the image."""
     version: Annotated[str, Field(pattern=r"^v?[0-9]+\.[0-9]+(\.[0-9]+)?.*$", max_length=64)] | None = None
     """vLLM version in the image (for instance 0.32.0), where its tag doesn't say so. Flags are rendered for it."""
@@ -110,7 +120,7 @@ class Replicas(ApiModel):
 
 
 class LatencyTarget(ApiModel):
-    """ "`percentile` per cent of the requests must be at or under `target`."""
+    """`percentile` per cent of the requests must be at or under `target`."""
 
     percentile: Annotated[float, Field(ge=50, le=99.9)] = 95
     """Share of requests, in per cent."""
@@ -248,7 +258,12 @@ class Pool(ApiModel):
     """Size of /dev/shm; it counts against the memory limit."""
     drain_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None
     """Time that running requests get to finish when an engine is stopped; 30 for interactive, 120 for batch where absent."""
-    env: Annotated[list[EnvVar], Field(max_length=128)] = []
+    env: Annotated[
+        list[EnvVar],
+        Field(max_length=128),
+        AfterValidator(_distinct),
+        Schema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+    ] = []
     """Environment variables, as in a Pod."""
     extra_args: Annotated[list[Annotated[str, Field(max_length=8192)]], Field(max_length=256)] = []
     """Further vLLM arguments, one list item each; they win over ours."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, GetJsonSchemaHandler
@@ -11,10 +11,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
-_DECIMAL = {
-    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
-    "k": Decimal("1e3"), "M": Decimal("1e6"), "G": Decimal("1e9"), "T": Decimal("1e12"), "P": Decimal("1e15"), "E": Decimal("1e18"),
-}  # fmt: skip
+# Steps of a thousand, from a billionth up.
+_DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_NANOS = 10**9
+# k8s.io/apimachinery/pkg/api/resource: no quantity may be larger.
+_LARGEST = (1 << 63) - 1
 _QUANTITY = re.compile(r"^([+-]?[0-9]*\.?[0-9]+|[+-]?[0-9]+\.)(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E|[eE][+-]?[0-9]+)?$")
 _DURATION = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -46,23 +47,25 @@ def quantity_value(text: str) -> Decimal:
 
     Raises ValueError where `text` is no quantity.
     """
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a Kubernetes quantity such as 500m, 2, 16Gi or 1e3")
-    number, suffix = match.group(1), match.group(2) or ""
+    number, suffix = Decimal(match.group(1)), match.group(2) or ""
     try:
-        if suffix[:1] in ("e", "E") and len(suffix) > 1:
-            return Decimal(number) * (Decimal(10) ** int(suffix[1:]))
-        return Decimal(number) * (_BINARY.get(suffix) or _DECIMAL[suffix])
-    except (InvalidOperation, OverflowError) as error:
-        raise ValueError(f"{text!r} is not a Kubernetes quantity: {error}") from error
+        if suffix in _BINARY:
+            return number * _BINARY[suffix]
+        if suffix in _DECIMAL:
+            return number.scaleb(3 * _DECIMAL.index(suffix) - 9)
+        return number.scaleb(int(suffix[1:]))
+    except ArithmeticError as error:
+        raise ValueError(f"{text!r} is not a Kubernetes quantity: its exponent is out of range") from error
 
 
 def canonical_quantity(value: Any) -> str:
     """Spell a quantity as the API server stores it ("0.5" becomes "500m", "1000m" becomes "1").
 
-    A stored object then equals what we asked for. Suffix families are kept, as in
-    k8s.io/apimachinery/pkg/api/resource (binary stays binary, decimal exponents stay decimal).
+    A stored object then equals what we asked for. As in k8s.io/apimachinery/pkg/api/resource, suffix families are
+    kept (binary stays binary where that is exact, exponents stay exponents), and a billionth is the smallest step.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"{value!r} is not a Kubernetes quantity such as 500m, 2, 16Gi or 1e3")
@@ -70,42 +73,27 @@ def canonical_quantity(value: Any) -> str:
     number = quantity_value(text)
     if number < 0:
         raise ValueError(f"{text!r} is negative; a resource quantity is zero or more")
-    if number == 0:
-        return "0"
-    suffix = (_QUANTITY.match(text) or [None, None, ""])[2] or ""
-    if suffix in _BINARY and number == number.to_integral_value():
-        return _spell_binary(int(number))
-    if suffix[:1] in ("e", "E") and len(suffix) > 1:
-        return _spell_exponent(number)
-    return _spell_decimal(number)
+    if number > _LARGEST:
+        raise ValueError(f"{text!r} is too large; the largest quantity is {_LARGEST}")
+    nanos = int((number * _NANOS).to_integral_value(rounding="ROUND_CEILING"))
+    return _spell(nanos, text.lstrip("+-.0123456789")) if nanos else "0"
 
 
-def _spell_binary(number: int) -> str:
-    for suffix, factor in reversed(_BINARY.items()):
-        if number % factor == 0:
-            return f"{number // factor}{suffix}"
-    return str(number)
-
-
-def _spell_decimal(number: Decimal) -> str:
-    for suffix, factor in reversed(_DECIMAL.items()):
-        scaled = number / factor
-        if scaled == scaled.to_integral_value() and scaled >= 1:
-            return f"{int(scaled)}{suffix}"
-    return f"{max(1, int((number / _DECIMAL['n']).to_integral_value(rounding='ROUND_UP')))}n"
-
-
-def _spell_exponent(number: Decimal) -> str:
-    exponent = 18
-    while exponent > -9 and number % (Decimal(10) ** exponent) != 0:
-        exponent -= 3
-    scaled = int(number / (Decimal(10) ** exponent))
-    return f"{scaled}e{exponent}" if exponent else str(scaled)
+def _spell(nanos: int, suffix: str) -> str:
+    if suffix in _BINARY:
+        for unit, factor in reversed(_BINARY.items()):
+            if nanos % (factor * _NANOS) == 0:
+                return f"{nanos // (factor * _NANOS)}{unit}"
+    step = max(step for step in range(len(_DECIMAL)) if nanos % 1000**step == 0)
+    number = nanos // 1000**step
+    if suffix[:1] in ("e", "E") and suffix not in ("E", "Ei"):
+        return f"{number}e{3 * step - 9}" if step != _DECIMAL.index("") else str(number)
+    return f"{number}{_DECIMAL[step]}"
 
 
 def duration_seconds(text: str) -> float:
     """Seconds of a duration such as 300ms, 2s, 5m or 1h. Raises ValueError where `text` is none."""
-    match = _DURATION.match(text)
+    match = _DURATION.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a duration such as 300ms, 2s, 5m or 1h")
     return round(float(match.group(1)) * _SECONDS[match.group(2)], 6)

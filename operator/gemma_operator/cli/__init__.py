@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from gemma_operator import __version__
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import InvalidServing, parse
+from gemma_operator.api.serving import KIND
 from gemma_operator.desired import desired
 from gemma_operator.engine.commandline import RefusedArgs
 from gemma_operator.engine.versions import UnknownVersion
@@ -25,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.command(arguments))
     except (BadSetting, InvalidServing, UnknownVersion, RefusedArgs) as error:
-        print(f"gemma-operator: {error}", file=sys.stderr)
+        print(f"gemma-operator: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
 
@@ -49,18 +51,28 @@ def _run(_: argparse.Namespace) -> int:
 
 
 def _crd(_: argparse.Namespace) -> int:
-    print(yaml.safe_dump(crd(), sort_keys=False, width=120), end="")
+    _print([crd()])
     return 0
 
 
 def _render(arguments: argparse.Namespace) -> int:
     try:
         documents = [document for document in yaml.safe_load_all(arguments.file.read_text()) if document]
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidServing(f"{arguments.file}: {error}") from error
-    for document in documents:
-        if not isinstance(document, dict) or document.get("kind") != "GemmaServing":
-            raise InvalidServing(f"{arguments.file}: holds something else than a GemmaServing")
-        children = desired(parse(document), read_settings().defaults)
-        print(yaml.safe_dump_all(children, sort_keys=False, width=120), end="")
+    if not documents or any(not isinstance(d, dict) or d.get("kind") != KIND for d in documents):
+        raise InvalidServing(f"{arguments.file}: must hold GemmaServings, and nothing else")
+    defaults = read_settings().defaults
+    _print([child for document in documents for child in desired(parse(document), defaults)])
     return 0
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal parts out in full, for people."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _print(objects: Iterable[dict[str, Any]]) -> None:
+    print(yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=120), end="")

@@ -27,6 +27,7 @@ class Defaults:
     """What the operator's installation decides where a GemmaServing doesn't."""
 
     engine_image: str
+    engine_version: str = ""
     engine_command: tuple[str, ...] = ()
     priority_classes: tuple[tuple[PoolClass, str], ...] = ()
 
@@ -97,7 +98,7 @@ def _pod(serving: GemmaServing, pool_name: str, pool: Pool, defaults: Defaults) 
 def _container(serving: GemmaServing, pool_name: str, pool: Pool, defaults: Defaults) -> dict[str, Any]:
     engine = serving.spec.engine
     image = engine.image or defaults.engine_image
-    version = engine_version(image, engine.version)
+    version = engine_version(image, engine.version or ("" if engine.image else defaults.engine_version))
     command = engine.command or (() if engine.image else defaults.engine_command) or SERVER
     health = {"httpGet": {"path": "/health", "port": "http"}, "timeoutSeconds": 10}
     container: dict[str, Any] = {

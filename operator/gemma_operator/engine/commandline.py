@@ -20,7 +20,10 @@ CUSTOM_BUCKETS_SINCE: Version = (0, 32, 0)
 # research/autoscaling.md section 2.2, row 15: at most 16 edges, dense around a 300 ms objective (seconds).
 TTFT_EDGES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 # Flags that the operator's Service, probes and metrics rely on.
-RESERVED = ("--host", "--port", "--served-model-name", "--model", "--uds", "--root-path", "--disable-log-stats")
+RESERVED = (
+    "--host", "--port", "--uds", "--root-path", "--ssl-keyfile", "--ssl-certfile",
+    "--model", "--served-model-name", "--disable-log-stats",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,10 @@ def engine_args(spec: Spec, pool: str, version: Version) -> list[str]:
     taken = {flag_name(argument) for argument in user if argument.startswith("--")}
     for name in RESERVED:
         if name in taken:
-            raise RefusedArgs(f"pools.{pool}.extraArgs: {name} is set by the operator and can't be changed")
+            raise RefusedArgs(
+                f"pools.{pool}.extraArgs: {name} can't be changed, the operator's Service, probes and metrics rely on it: "
+                "remove it (id and name of the model are set in spec.model)"
+            )
     known = known_flags(version)
     args: list[str] = []
     for flag, values in _flags(spec, pool, version):

@@ -33,7 +33,7 @@ BUCKET, WAITING, RUNNING = (
 )
 TARGET_LABELS = ("namespace", "serving", "pool", "pod_uid")
 QUERY = (
-    f'{{__name__=~"{BUCKET}|{WAITING}|{RUNNING}",'
+    f'{{__name__=~"{"|".join((BUCKET, WAITING, RUNNING)).replace(":", "[:_]")}",'
     + ",".join(f'{label}!=""' for label in TARGET_LABELS)
     + f"}}[{LOOKBACK_SECONDS}s]"
 )
@@ -91,11 +91,15 @@ def parse(result: Iterable[Mapping[str, Any]]) -> dict[PoolKey, tuple[EngineSamp
     for item in result:
         labels = dict(item["metric"])
         at, value = item["values"][-1]
-        series = _Series(labels.pop("__name__"), float(labels.pop("le", "nan")), float(at), float(value))
+        spelling = labels.pop("__name__")
+        # Before version 3, Prometheus is given vllm_… by exporters that escape names for OpenMetrics.
+        metric = spelling.replace("vllm_", "vllm:", 1)
+        series = _Series(metric, float(labels.pop("le", "nan")), float(at), float(value))
         key = PoolKey(*(labels.pop(name) for name in ("namespace", "serving", "pool")))
         pod_uid, pod, engine = labels.pop("pod_uid"), labels.pop("pod", ""), labels.pop("engine", "")
         # What still differs names the scrape: two jobs or two Prometheus replicas may see the same engine.
-        pods[key, pod_uid, pod][engine][frozenset(labels.items())].append(series)
+        scrape = (spelling == metric, frozenset(labels.items()))
+        pods[key, pod_uid, pod][engine][scrape].append(series)
     samples: dict[PoolKey, list[EngineSample]] = defaultdict(list)
     for (key, pod_uid, pod), engines in pods.items():
         if sample := _sample(pod_uid, pod, [_newest(scrapes.values()) for scrapes in engines.values()]):

@@ -54,8 +54,8 @@ def decide(
     else:
         memory = replace(memory, quiet=())
     change = _change(policy, fleet, observation, memory, now)
-    if change.replicas != fleet.desired:
-        memory = replace(memory, quiet=(), ready_since=None, unsettled_since=now)
+    if change.replicas != fleet.desired and memory.target is None:
+        memory = replace(memory, quiet=(), ready_since=None, unsettled_since=now, target=change.replicas)
     return Decision(change.replicas, change.reason, change.message, judgement, window), memory
 
 
@@ -65,6 +65,8 @@ def _change(policy: Policy, fleet: Fleet, observation: Window | Missing, memory:
         return out_of_bounds
     if policy.slo is None:
         return _hold(fleet, Reason.NO_SLO, "the pool has no TTFT target to scale on")
+    if unseen := _ask_again(policy, fleet, observation, policy.slo, memory):
+        return unseen
     if waiting := _wait(policy, fleet, memory, now):
         return waiting
     if isinstance(observation, Missing):
@@ -107,9 +109,12 @@ def _track(policy: Policy, fleet: Fleet, memory: Memory, now: float) -> Memory:
     ready_since = (now if is_new else memory.ready_since) if is_ready else None
     is_settled = ready_since is not None and now - ready_since >= policy.window_seconds
     unsettled_since = now if memory.unsettled_since is None else memory.unsettled_since
+    # The fleet may be seen a little late; a write that failed for longer needs fresh evidence.
+    is_unseen = memory.desired == fleet.desired and now - unsettled_since < policy.window_seconds
     return replace(
         memory,
         at=now,
+        target=memory.target if is_unseen else None,
         desired=fleet.desired,
         ready_since=ready_since,
         unsettled_since=None if is_settled else unsettled_since,
@@ -146,6 +151,17 @@ def _clamp(policy: Policy, fleet: Fleet) -> _Change | None:
 
 def _hold(fleet: Fleet, reason: Reason, message: str) -> _Change:
     return _Change(fleet.desired, reason, f"held at {fleet.desired}: {message}")
+
+
+def _ask_again(policy: Policy, fleet: Fleet, observation: Window | Missing, slo: Slo, memory: Memory) -> _Change | None:
+    """Stay with a change that the fleet doesn't show yet; with a scale-down only while nothing speaks against it."""
+    if memory.target is None:
+        return None
+    is_missed = isinstance(observation, Missing) or judge(observation, slo).verdict is Verdict.MISSED
+    if memory.target < fleet.desired and is_missed:
+        return None
+    target = max(policy.minimum, min(policy.maximum, memory.target))
+    return _Change(target, Reason.APPLYING, f"{target} replicas were decided, the Deployment has {fleet.desired}")
 
 
 def _wait(policy: Policy, fleet: Fleet, memory: Memory, now: float) -> _Change | None:

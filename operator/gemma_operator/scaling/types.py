@@ -150,6 +150,8 @@ class Reason(StrEnum):
     """Fewer replicas than the minimum: raised at once, with or without metrics."""
     ABOVE_MAXIMUM = "AboveMaximum"
     """More replicas than the maximum: lowered at once, with or without metrics."""
+    APPLYING = "Applying"
+    """What the last decision asked for is not yet seen on the Deployment: asked for again, for one window."""
     NO_SLO = "NoSlo"
     """The pool has no TTFT target, so nothing here moves it."""
     ROLLING_OUT = "RollingOut"
@@ -203,6 +205,8 @@ class Memory:
     """The last tick."""
     desired: int = 0
     """The fleet's desired replicas at the last tick: a change from anywhere restarts the waiting."""
+    target: int | None = None
+    """What the last decision asked for, until the fleet shows it."""
     ready_since: float | None = None
     """Since when every desired Pod is Ready and no rollout runs."""
     unsettled_since: float | None = None

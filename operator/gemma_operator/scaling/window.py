@@ -100,7 +100,7 @@ def _window(history: History, key: PoolKey, live: frozenset[str], policy: Policy
         return Missing(
             MissingReason.STALE,
             f"the newest sample of {key} is {now - newest:.0f} s old, more than {fresh_seconds:.0f} s "
-            "(half of the window): is it still scraped, and at least twice per window?",
+            "(half of the window): is it still scraped, and more often than that?",
         )
     start = now - policy.window_seconds
     engines = [engine for uid, kept in fresh.items() if (engine := _difference(history, uid, kept, start))]

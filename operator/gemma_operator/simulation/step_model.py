@@ -75,9 +75,9 @@ class Media:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request and its progress. The order inside a prompt is simplified: media first, then text.
+    """A request and its progress. The order inside a prompt is simplified: what is cached, then media, then text.
 
-    `media` are the items to encode; one that the prefix cache holds belongs to `text_tokens` and `cached_tokens`.
+    `media` are the items to encode; one that the prefix cache holds counts as text, and as cached.
     """
 
     arrival: float
@@ -85,7 +85,7 @@ class Request:
     output_tokens: int
     media: Sequence[Media] = ()
     priority: int = 0  # lower runs first, under priority scheduling
-    cached_tokens: int = 0  # leading prompt tokens that the prefix cache holds
+    cached_tokens: int = 0  # of the text, what the prefix cache holds
 
     prompt_tokens: int = field(init=False)
     computed: int = field(init=False, default=0)  # prompt tokens done
@@ -99,7 +99,8 @@ class Request:
     def __post_init__(self) -> None:
         self.prompt_tokens = self.text_tokens + sum(item.tokens for item in self.media)
         # The last prompt token is always computed: its output is the first token.
-        self.computed = min(self.cached_tokens, self.prompt_tokens - 1)
+        self.cached_tokens = min(self.cached_tokens, self.text_tokens, self.prompt_tokens - 1)
+        self.computed = self.cached_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ class Engine:
         if tokens <= 0:
             return 0, 0
         end = min(request.prompt_tokens, request.computed + tokens)
-        start = sum(item.tokens for item in request.media[: request.encoded])
+        start = request.cached_tokens + sum(item.tokens for item in request.media[: request.encoded])
         encoded = 0
         for item in request.media[request.encoded :]:
             if start >= end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -49,20 +50,19 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     batched = environ.get("STANDIN_BATCHED_ENCODER", "1")
     if batched not in ("0", "1"):
         raise BadEnvironment(f"STANDIN_BATCHED_ENCODER is {batched!r}, allowed are 0 and 1")
-    speed = _seconds(environ, "STANDIN_SPEED", "1")
-    if speed == 0:
-        raise BadEnvironment("STANDIN_SPEED is 0, allowed are numbers above 0")
-    return Environment(version, text, _seconds(environ, "STANDIN_STARTUP_SECONDS", "2"), batched == "1", speed)
+    startup_seconds = _number(environ, "STANDIN_STARTUP_SECONDS", "2", least=0)
+    speed = _number(environ, "STANDIN_SPEED", "1", least=0.001)
+    return Environment(version, text, startup_seconds, batched == "1", speed)
 
 
-def _seconds(environ: Mapping[str, str], name: str, default: str) -> float:
+def _number(environ: Mapping[str, str], name: str, default: str, *, least: float) -> float:
     text = environ.get(name, default)
     try:
         value = float(text)
     except ValueError:
-        value = -1
-    if not 0 <= value < float("inf"):
-        raise BadEnvironment(f"{name} is {text!r}, allowed are numbers from 0")
+        value = math.nan
+    if not least <= value < math.inf:
+        raise BadEnvironment(f"{name} is {text!r}, allowed are numbers from {least:g}")
     return value
 
 

@@ -70,7 +70,7 @@ def parse_arguments(argv: Sequence[str], version: Version, *, batched_encoder: b
 
 
 def _parser(version: Version) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="api_server.py", usage="%(prog)s [model_tag] [options of vLLM's API server]")
+    parser = argparse.ArgumentParser(prog="api_server.py", usage="%(prog)s [model_tag] [options]", add_help=False)
     parser.add_argument("model_tag", nargs="?")
     for name, flag in known_flags(version).items():
         if flag.takes_value:

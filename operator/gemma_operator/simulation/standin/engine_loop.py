@@ -94,7 +94,7 @@ class EngineLoop:
                 output_tokens=chat.output_tokens,
                 media=[segment.media for segment in new_media if segment.media],
                 priority=chat.priority,
-                cached_tokens=min(cached, chat.prompt_tokens - 1),
+                cached_tokens=cached,
             ),
         )
         if self._shutting_down:

@@ -7,6 +7,7 @@ preprocessing; phase times only when a request finishes; a request that its clie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -66,7 +67,14 @@ _COUNTERS = {
         "Prompt tokens by where they came from.",
     ),
     "prompt_tokens_cached": (None, "Prompt tokens that were not computed."),
+    "prompt_tokens_cached_by_source": (
+        ("source", "device host p2p disk external_unspecified"),
+        "Prompt tokens that were not computed, by where they came from.",
+    ),
     "generation_tokens": (None, "Tokens generated."),
+    "estimated_flops_per_gpu": (None, "Not estimated here."),
+    "estimated_read_bytes_per_gpu": (None, "Not estimated here."),
+    "estimated_write_bytes_per_gpu": (None, "Not estimated here."),
     "request_success": (("finished_reason", "stop length abort error repetition"), "Finished requests."),
 }
 _DRAFT_COUNTERS = {
@@ -74,6 +82,7 @@ _DRAFT_COUNTERS = {
     "spec_decode_num_draft_tokens": (None, "Draft tokens."),
     "spec_decode_num_accepted_tokens": (None, "Draft tokens accepted."),
 }
+M = TypeVar("M", Gauge, Counter)
 
 
 class EngineMetrics:
@@ -166,6 +175,7 @@ class EngineMetrics:
         self._observe("time_to_first_token_seconds", request.first_token_at - request.arrival)
         self._count("prompt_tokens", request.prompt_tokens)
         self._count("prompt_tokens_cached", request.cached_tokens)
+        self._count("prompt_tokens_cached_by_source device", request.cached_tokens)
         self._count("prompt_tokens_by_source local_compute", computed)
         self._count("prompt_tokens_by_source local_cache_hit", request.cached_tokens)
 
@@ -183,9 +193,7 @@ class EngineMetrics:
     def _observe(self, name: str, value: float) -> None:
         self._histograms[name].observe(value)
 
-    def _add[M: (Gauge, Counter)](
-        self, into: dict[str, M], kind: type[M], name: str, label: tuple[str, str] | None, text: str
-    ) -> None:
+    def _add(self, into: dict[str, M], kind: type[M], name: str, label: tuple[str, str] | None, text: str) -> None:
         """Make a metric with all its label sets; one of several values is found as `name value`."""
         names = [*self._labels, *([label[0]] if label else [])]
         metric = kind(f"vllm:{name}", text, names, registry=self.registry)

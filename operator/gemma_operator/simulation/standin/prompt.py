@@ -20,9 +20,8 @@ CHARACTERS_PER_TOKEN = 4
 TEMPLATE_TOKENS = 8
 ANSWER_TOKENS = 128  # where the model stops by itself, unless ignore_eos
 BLOCK_TOKENS = 16  # of vLLM's prefix cache
-AUDIO = Media(
-    frames=1, soft_tokens=750, overhead=0
-)  # 30 s; the encoder's cost is not measured: as for an image of that size
+# The cost of encoding audio is not measured: as for an image of as many tokens.
+AUDIO = Media(frames=1, soft_tokens=AUDIO_TOKENS, overhead=0)
 _MODALITY = {"image_url": "image", "video_url": "video", "audio_url": "audio", "input_audio": "audio"}
 
 
@@ -93,7 +92,7 @@ def parse_chat(body: Any, arguments: Arguments, priority_header: str | None = No
         finish_reason="stop" if stops else "length",
         max_tokens=max_tokens,
         stream=bool(body.get("stream")),
-        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        include_usage=_include_usage(body.get("stream_options") or {}),
         priority=_priority(body, priority_header, arguments),
     )
 
@@ -104,9 +103,11 @@ def _segments(messages: Any, arguments: Arguments) -> Iterator[Segment]:
     for message in messages:
         if not isinstance(message, dict):
             raise ApiError(400, f"a message must be an object with role and content, not {message!r}", param="messages")
-        yield Segment(TEMPLATE_TOKENS, hash(message.get("role")))
-        content = message.get("content") or ""
-        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        yield Segment(TEMPLATE_TOKENS, hash(str(message.get("role"))))
+        content = message.get("content") or []
+        if not isinstance(content, str | list):
+            raise ApiError(400, f"content must be a string or a list of parts, not {content!r}", param="messages")
+        for part in [content] if isinstance(content, str) else content:
             yield from _part(part, arguments)
 
 
@@ -170,9 +171,15 @@ def _check_length(prompt_tokens: int, max_tokens: int | None, limit: int) -> Non
     if max_tokens and max_tokens > limit:
         raise ApiError(
             400,
-            f"max_tokens={max_tokens} cannot be greater than max_model_len={limit} of this engine",
+            f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}",
             param="max_tokens",
         )
+
+
+def _include_usage(options: Any) -> bool:
+    if not isinstance(options, dict):
+        raise ApiError(400, f"stream_options must be an object, not {options!r}", param="stream_options")
+    return bool(options.get("include_usage"))
 
 
 def _integer(body: Mapping[str, Any], name: str, least: int) -> int | None:

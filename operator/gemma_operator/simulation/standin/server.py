@@ -54,9 +54,7 @@ class Server:
         return web.json_response({"version": self._version})
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(
-            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def models(self, _request: web.Request) -> web.Response:
         cards = [
@@ -91,9 +89,7 @@ class Server:
         requests, tokens = self._arguments.max_queued_requests, self._arguments.max_queued_tokens
         if requests is not None and self._engine.unfinished >= requests:
             self._metrics.on_rejection("max_num_queued_reqs")
-            raise ApiError(
-                503, "The engine is busy and takes no new requests; try again later.", "ServiceUnavailableError"
-            )
+            raise _unavailable("The engine is busy and takes no new requests: try again later.")
         if tokens is not None and self._engine.queued_tokens + chat.prompt_tokens > tokens:
             self._metrics.on_rejection("max_num_queued_tokens")
             raise _unavailable("The engine's prefill backlog is full: try again later.")
@@ -143,20 +139,23 @@ async def _complete(job: Job) -> web.Response:
 
 
 async def _stream(request: web.Request, job: Job) -> web.StreamResponse:
-    """Server-sent events: the role, a chunk per output, the usage where asked for, `[DONE]`."""
-    output = await job.outputs.get()
-    response = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-    )
+    """Server-sent events: the role, a chunk per output, the usage where asked for, `[DONE]`.
+
+    As in vLLM, an answer that was aborted before its first token has no chunk with a finish reason.
+    """
+    output = await job.outputs.get()  # before the headers: vLLM answers nothing until the first token is there
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     envelope = _envelope(job, "chat.completion.chunk")
     chunk = _choice({"role": "assistant", "content": ""}, None)
     events = _event({**envelope, "choices": [chunk]})
     sent = 0
     while True:
-        chunk = _choice({"content": _text(sent, output.tokens)}, output.finish_reason)
+        if output.tokens or sent:
+            chunk = _choice({"content": _text(sent, output.tokens)}, output.finish_reason)
+            events += _event({**envelope, "choices": [chunk]})
         sent += output.tokens
-        await response.write(events + _event({**envelope, "choices": [chunk]}))
+        await response.write(events)
         if output.finish_reason:
             break
         events = b""

@@ -1,0 +1,39 @@
+# vLLM on the CPU with a tiny Gemma 4 and its MTP assistant: the real server and the real flags, for machines without a GPU.
+# Linux on x86-64 only. The base is pinned by tag; where your registry tells its digest, pin that: --build-arg BASE=debian@sha256:...
+#
+# Left out to make 2 GB of 6 GB: NVIDIA's libraries and triton (cpu-excludes.txt). PyTorch links against the former even
+# where it never calls them, so cuda_stubs.py puts stubs in their place. PyTorch's headers go too.
+ARG BASE=debian:bookworm-slim
+
+FROM ${BASE} AS build
+RUN apt-get update -q && apt-get install -qy --no-install-recommends python3-venv gcc binutils libnuma1
+ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt
+COPY images/requirements-uv.txt images/engine/requirements-cpu.txt /build/
+RUN --mount=type=secret,id=ca-bundle,target=/etc/ssl/certs/ca-certificates.crt \
+    python3 -m venv /opt/uv && /opt/uv/bin/pip install -q --no-cache-dir --require-hashes -r /build/requirements-uv.txt
+COPY images/engine/cuda_stubs.py images/engine/tiny_gemma4.py /build/
+RUN --mount=type=secret,id=ca-bundle,target=/etc/ssl/certs/ca-certificates.crt \
+    python3 -m venv --without-pip /opt/venv \
+ && /opt/uv/bin/uv pip install -q --no-cache --no-deps --require-hashes --python /opt/venv/bin/python -r /build/requirements-cpu.txt \
+ && cd /opt/venv/lib/python3.11/site-packages \
+ && python3 /build/cuda_stubs.py . \
+ && rm -r torch/include torch/bin/protoc* torch/lib/libtorch_cuda_linalg.so \
+ && PYTHONDONTWRITEBYTECODE=1 /opt/venv/bin/python /build/tiny_gemma4.py /models \
+ && { /opt/venv/bin/python -m compileall -q -j0 --invalidation-mode unchecked-hash . || true; }
+
+FROM ${BASE}
+RUN apt-get update -q && apt-get install -qy --no-install-recommends python3 libnuma1 ca-certificates \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/* \
+ && useradd --uid 2000 --user-group --home-dir /cache --create-home --shell /usr/sbin/nologin vllm
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /models /models
+LABEL org.opencontainers.image.title="vllm-cpu-tiny-gemma4" \
+      org.opencontainers.image.description="vLLM on the CPU with a tiny random Gemma 4, for tests and demos" \
+      org.opencontainers.image.version="0.32.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENV PATH=/opt/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/cache \
+    HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind
+USER 2000:2000
+WORKDIR /cache
+EXPOSE 8000
+ENTRYPOINT ["python3", "-m", "vllm.entrypoints.openai.api_server"]

@@ -1,0 +1,81 @@
+"""A control plane for the tier, the chart's CRD and RBAC in it, and the operator with just those rights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.kube import Kube, eventually
+from tests.support.operator import Operator
+from tools.cluster import binaries
+from tools.cluster.control_plane import ControlPlane
+
+SYSTEM = "gemma-system"
+OPERATOR_USER = f"system:serviceaccount:{SYSTEM}:gemma-operator"
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """etcd, API server and controller manager; no node."""
+    with ControlPlane.start("apiserver-tests") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(plane: ControlPlane) -> Kube:
+    """kubectl as cluster admin, with the chart's CRD, RBAC and priority classes applied."""
+    kube = Kube(plane.kubeconfig)
+    kube.run("create", "namespace", SYSTEM)
+    command = [str(binaries.ensure_one("helm")), "template", "gemma-operator", "charts/gemma-operator", "-n", SYSTEM]
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    wanted = {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "PriorityClass"}
+    Kube(plane.kubeconfig, SYSTEM).apply(*(doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in wanted))
+    kube.run("wait", "--for=condition=Established", "crd/gemmaservings.gemmaserving.dev", "--timeout=20s")
+    return kube
+
+
+@pytest.fixture(scope="session")
+def operator_kubeconfig(admin: Kube, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubeconfig with the operator's ServiceAccount token: 403 where the chart grants too little."""
+    token = admin.run("-n", SYSTEM, "create", "token", "gemma-operator", "--duration=2h").stdout.strip()
+    config = json.loads(admin.run("config", "view", "--raw", "--flatten", "-o", "json").stdout)
+    config["users"] = [{"name": "operator", "user": {"token": token}}]
+    for context in config["contexts"]:
+        context["context"]["user"] = "operator"
+    path = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def kube(admin: Kube, request: pytest.FixtureRequest) -> Iterator[Kube]:
+    """kubectl in a namespace of the test's own."""
+    name = f"t-{abs(hash(request.node.nodeid)) % 10**8}"
+    admin.run("create", "namespace", name)
+    yield Kube(admin.kubeconfig, name)
+    Kube(admin.kubeconfig, name).run("delete", "gsv", "--all", "--wait=false")
+    admin.run("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def operator(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Operator]:
+    """A running operator that looks at every serving again after one second."""
+    with Operator(operator_kubeconfig, tmp_path / "operator.log", GEMMA_RESYNC_SECONDS="1") as running:
+        yield running
+
+
+def children(kube: Kube) -> list[str]:
+    """`kind/name` of the Deployments and Services in the namespace, sorted."""
+    return sorted(f"{o['kind']}/{o['metadata']['name']}" for kind in ("deployment", "service") for o in kube.list(kind))
+
+
+def await_children(kube: Kube, *names: str) -> None:
+    """Wait until exactly a Deployment and a Service of each name exist."""
+    expected = sorted(f"{kind}/{name}" for kind in ("Deployment", "Service") for name in names)
+    eventually(f"children {expected}", lambda: children(kube) == expected or None)

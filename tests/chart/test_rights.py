@@ -1,0 +1,112 @@
+"""What the chart grants, and what it leaves behind: roles, CRD, priority classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}
+KEPT = {
+    "helm.sh/resource-policy": "keep",
+    "argocd.argoproj.io/sync-options": "Prune=false",
+    "argocd.argoproj.io/compare-options": "IgnoreExtraneous",
+}
+
+
+def granted(manifests: list[dict[str, Any]], role: str) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for manifest in manifests
+        if manifest["kind"] in {"Role", "ClusterRole"} and manifest["metadata"]["name"] == role
+        for rule in manifest["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+READ = ("get", "list", "watch")
+OPERATOR_RIGHTS = {
+    *(("gemmaserving.dev", "gemmaservings", verb) for verb in READ),
+    *(("gemmaserving.dev", "gemmaservings/status", verb) for verb in ("get", "patch", "update")),
+    ("gemmaserving.dev", "gemmaservings/finalizers", "update"),
+    *(("apps", "deployments", verb) for verb in (*READ, "create", "patch", "delete")),
+    *(("", "services", verb) for verb in (*READ, "create", "patch", "delete")),
+    *(("", "pods", verb) for verb in READ),
+    *((group, "events", verb) for group in ("", "events.k8s.io") for verb in ("create", "patch")),
+}
+CRD_RIGHTS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in READ}
+
+
+def test_rights_in_the_whole_cluster_are_exactly_those_needed(helm: Any) -> None:
+    manifests = helm.render(values="cluster")
+    assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | CRD_RIGHTS
+    assert granted(manifests, "r-gemma-operator-prometheus") == {("", "pods", verb) for verb in READ}
+
+
+def test_namespaced_rights_are_the_same_less_the_crds(helm: Any) -> None:
+    manifests = helm.render(values="namespaced")
+    assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS
+    assert not {m["kind"] for m in manifests} & CLUSTER_SCOPED
+    for kind in ("Role", "RoleBinding"):
+        placed = {(m["metadata"]["namespace"], m["metadata"]["name"]) for m in manifests if m["kind"] == kind}
+        assert placed == {
+            (ns, name) for ns in ("team-a", "team-b") for name in ("r-gemma-operator", "r-gemma-operator-prometheus")
+        }
+
+
+def test_bindings_join_existing_roles_and_accounts(helm: Any, values: str) -> None:
+    manifests = helm.render(values=values)
+    accounts = helm.names(manifests, "ServiceAccount")
+    for binding in (m for m in manifests if m["kind"] in {"RoleBinding", "ClusterRoleBinding"}):
+        role = (binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"])
+        assert role in {(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in manifests}
+        (subject,) = binding["subjects"]
+        assert subject["name"] in accounts
+        assert subject["namespace"] == "system"
+
+
+def test_roles_and_account_can_be_left_to_others(helm: Any) -> None:
+    settings = ("--set", "rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine")
+    manifests = helm.render(*settings, values="cluster")
+    assert not {m["kind"] for m in manifests} & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    assert helm.names(manifests, "ServiceAccount") == {"r-gemma-operator-prometheus"}
+    assert helm.operator(*settings)["serviceAccountName"] == "mine"
+
+
+def crd_of(helm: Any, *arguments: str, **options: str) -> dict[str, Any]:
+    crd: dict[str, Any] = helm.one("CustomResourceDefinition", "gemmaservings.gemmaserving.dev", *arguments, **options)
+    return crd
+
+
+def test_the_crd_is_the_generated_one(helm: Any, chart: Path) -> None:
+    generated = yaml.safe_load((chart / "crd" / "gemmaservings.yaml").read_text())
+    crd = crd_of(helm)
+    assert crd["spec"] == generated["spec"]
+    assert crd.keys() == {"apiVersion", "kind", "metadata", "spec"}
+    assert (crd["apiVersion"], crd["metadata"]["name"]) == (generated["apiVersion"], generated["metadata"]["name"])
+    assert crd["metadata"]["annotations"] == KEPT
+
+
+def test_the_crd_can_be_left_out_or_given_up(helm: Any) -> None:
+    assert not helm.names(helm.render("--set", "crds.enabled=false"), "CustomResourceDefinition")
+    assert "annotations" not in crd_of(helm, "--set", "crds.keep=false")["metadata"]
+
+
+def test_own_annotations_of_the_crd_do_not_undo_its_keeping(helm: Any) -> None:
+    assert crd_of(helm, values="monitoring")["metadata"]["annotations"] == {**KEPT, "example.com/owner": "inference"}
+    overridden = crd_of(helm, "--set-string", r"crds.annotations.helm\.sh/resource-policy=delete")
+    assert overridden["metadata"]["annotations"] == KEPT
+
+
+def test_batch_yields_to_interactive_and_neither_preempts_strangers(helm: Any) -> None:
+    classes = {m["metadata"]["name"]: m for m in helm.render() if m["kind"] == "PriorityClass"}
+    interactive, batch = classes["r-gemma-operator-interactive"], classes["r-gemma-operator-batch"]
+    assert (interactive["value"], interactive["preemptionPolicy"]) == (0, "PreemptLowerPriority")
+    assert batch["preemptionPolicy"] == "Never"
+    assert -10 <= batch["value"] < interactive["value"], "the cluster autoscaler ignores Pods below -10"
+    for priority in classes.values():
+        assert priority["metadata"]["annotations"] == {**KEPT, "argocd.argoproj.io/sync-wave": "-1"}
+        assert "globalDefault" not in priority

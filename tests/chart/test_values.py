@@ -1,0 +1,46 @@
+"""Wrong values are refused with a message that names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("replicaCount=2", ["replicaCount", "maximum", "1"]),
+        ("replicas=1", ["replicas", "not allowed"]),
+        ("image.name=x", ["image", "name", "not allowed"]),
+        ("image.tag=1", ["image/tag", "string"]),
+        ("image.digest=sha256:abc", ["image/digest", "sha256:"]),
+        ("image.pullPolicy=Sometimes", ["pullPolicy", "Always", "IfNotPresent", "Never"]),
+        ("engine.image.tag=", ["vllm/vllm-openai", "neither a tag nor a digest"]),
+        ("log.level=verbose", ["log/level", "debug", "warning"]),
+        ("log.format=xml", ["log/format", "json", "plain"]),
+        ("watchNamespaces={A_b}", ["watchNamespaces/0", "A_b"]),
+        ("watchNamespaces=team-a", ["watchNamespaces", "array"]),
+        ("metrics.prometheusUrl=prometheus:9090", ["metrics/prometheusUrl", "https?"]),
+        ("scaling.tickSeconds=0", ["scaling/tickSeconds", "minimum"]),
+        ("prometheus.scrapeInterval=1m", ["prometheus/scrapeInterval", "1m"]),
+        ("prometheus.retention=long", ["prometheus/retention", "long"]),
+        ("prometheus.enabled=yes", ["prometheus/enabled", "boolean"]),
+        (
+            "prometheus.enabled=true,metrics.prometheusUrl=http://p:9090",
+            ["metrics.prometheusUrl", "http://p:9090", "prometheus.enabled=false"],
+        ),
+        ("priorityClasses.batch.value=2000000000", ["priorityClasses/batch/value", "maximum"]),
+        ("fullnameOverride=Bad_Name", ["fullnameOverride", "Bad_Name"]),
+        ("extraEnv[0].name=GEMMA_LOG_LEVEL,extraEnv[0].value=x", ["GEMMA_LOG_LEVEL", "drop it from extraEnv"]),
+        ("extraEnv[0].value=x", ["extraEnv/0", "name"]),
+    ],
+)
+def test_wrong_values_are_refused_by_name(helm: Any, settings: str, words: list[str]) -> None:
+    message = helm.refusal("--set", settings)
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_an_old_kubernetes_is_refused(helm: Any) -> None:
+    assert ">=1.30.0-0" in helm.refusal("--kube-version", "1.29.9")
+    helm.text("--kube-version", "v1.30.4-gke.1")

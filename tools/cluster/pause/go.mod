@@ -1,0 +1,3 @@
+module gemmaserving.dev/tools/pause
+
+go 1.21

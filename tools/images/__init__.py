@@ -1,0 +1,1 @@
+"""Builds the project's container images with Docker or buildah: `python3 -m tools.images --help`. Standard library only."""

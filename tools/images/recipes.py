@@ -1,0 +1,67 @@
+"""The images, and what goes into each: read from its Dockerfile, so that the two can't differ."""
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from .console import ImagesError
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemma-serving"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    dockerfile: str
+    reference: str  # as containerd spells it; a Pod may leave "docker.io/" out
+
+    def files(self) -> list[Path]:
+        """Every file that the Dockerfile copies from the tree, and itself; relative to the tree's root."""
+        found = {Path(self.dockerfile)}
+        for source in _copied((ROOT / self.dockerfile).read_text()):
+            path = ROOT / source
+            if not path.exists():
+                raise ImagesError(f"{self.dockerfile} copies {source}, but there is no such file in {ROOT}.")
+            inside = [path] if path.is_file() else path.rglob("*")
+            found |= {file.relative_to(ROOT) for file in inside if file.is_file()}
+        return sorted(file for file in found if "__pycache__" not in file.parts)
+
+    def digest(self) -> str:
+        return digest(self.files())
+
+    def archive(self) -> Path:
+        return CACHE / "images" / f"{self.name}-{self.digest()}.tar"
+
+    def copy_context(self, folder: Path) -> None:
+        """The build context: the files that the image is made of and nothing else."""
+        for file in self.files():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, folder / file)
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("operator", "images/operator/Dockerfile", "docker.io/gemma-serving/operator:dev"),
+        Recipe("prometheus", "images/prometheus/Dockerfile", "docker.io/gemma-serving/prometheus:dev"),
+        Recipe("engine-cpu", "images/engine/cpu.Dockerfile", "docker.io/gemma-serving/engine-cpu:0.32.0"),
+    )
+}
+
+
+def digest(files: list[Path]) -> str:
+    """A short hash of the names, executable bits and contents of files of the tree."""
+    total = hashlib.sha256()
+    for file in files:
+        path = ROOT / file
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        total.update(f"{file} {os.access(path, os.X_OK)} {content}\n".encode())
+    return total.hexdigest()[:16]
+
+
+def _copied(dockerfile: str) -> list[str]:
+    lines = (line.split() for line in dockerfile.splitlines() if line.startswith("COPY "))
+    return [source for _, *words in lines if not words[0].startswith("--from") for source in words[:-1]]
