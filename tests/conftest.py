@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,3 +34,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert before == text, "\n".join([*changes, "", "if that is meant: pytest tests/unit --update-golden"])
 
     return check
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the operator comes from the shell that runs the tests."""
+    for name in [name for name in os.environ if name.startswith("GEMMA_")]:
+        monkeypatch.delenv(name)

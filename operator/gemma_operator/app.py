@@ -41,11 +41,13 @@ async def run(settings: Settings) -> None:
     watch = asyncio.create_task(_kopf(settings, registry), name="watch")
     parts = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]
     parts.append(asyncio.create_task(scaler.run(queue), name="scaler"))
-    done, _ = await asyncio.wait([watch, *parts], return_when=asyncio.FIRST_COMPLETED)
-    for part in parts:
-        part.cancel()
-    for task in done:
-        task.result()
+    await asyncio.wait([watch, *parts], return_when=asyncio.FIRST_COMPLETED)
+    died = [part for part in parts if part.done() and not part.cancelled()]
+    if not died:
+        await watch  # which cancels the other parts when it is told to stop
+        return
+    watch.cancel()
+    died[0].result()
 
 
 async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:

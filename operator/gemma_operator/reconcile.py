@@ -129,11 +129,11 @@ _REASONS: dict[type[Exception], str] = {
 
 
 def _targets(serving: GemmaServing, states: Mapping[str, PoolState], scaling: Scaling) -> dict[str, int]:
-    """Replicas per pool: the last decision, else what is there, always within the bounds."""
+    """Replicas per pool: what was decided, else what is there, always within the bounds."""
     targets = {}
     for name, pool in serving.spec.pools.items():
-        state, decision = states.get(name), scaling.decisions.get(name)
-        wanted = decision.replicas if decision else state.desired if state else pool.replicas.min
+        state = states.get(name)
+        wanted = scaling.targets.get(name, state.desired if state else pool.replicas.min)
         targets[name] = min(max(wanted, pool.replicas.min), max(pool.replicas.min, pool.replicas.ceiling))
     return targets
 

@@ -55,6 +55,8 @@ class _Pool:
     memory: Memory = field(default_factory=Memory)
     decision: Decision | None = None
     missing: Missing | None = None
+    target: int | None = None
+    shown: Decision | None = None
 
 
 @dataclass(slots=True)
@@ -94,8 +96,9 @@ class Scaler:
         """Last decisions of a serving, for plan and status."""
         pools = self._servings.get(key, _Serving()).pools
         return Scaling(
-            decisions={name: pool.decision for name, pool in pools.items() if pool.decision},
+            decisions={name: pool.shown for name, pool in pools.items() if pool.shown},
             missing={name: pool.missing for name, pool in pools.items() if pool.missing},
+            targets={name: pool.target for name, pool in pools.items() if pool.target is not None},
         )
 
     async def run(self, queue: WorkQueue) -> None:
@@ -122,6 +125,8 @@ class Scaler:
             ]
             if any(changed) or now - serving.shown >= STATUS_REFRESH_SECONDS:
                 serving.shown = now
+                for pool in serving.pools.values():
+                    pool.shown = pool.decision
                 woken.append(key)
         telemetry.tick_timestamp.set(now)
         return woken
@@ -132,6 +137,8 @@ class Scaler:
         before, was_missing = pool.decision, pool.missing
         pool.missing = observation if isinstance(observation, Missing) else None
         pool.decision, pool.memory = decide(pool.policy, pool.fleet, observation, pool.memory, now)
+        # A decision to hold is no target: who changes the size by hand meanwhile is not overruled.
+        pool.target = pool.decision.replicas if pool.decision.replicas != pool.fleet.desired else None
         labels = (key.namespace, key.serving, key.pool)
         telemetry.metrics_missing.labels(*labels).set(pool.missing is not None)
         telemetry.desired_replicas.labels(*labels).set(pool.decision.replicas)

@@ -26,10 +26,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What the scaler knows: the last decision per pool, and why metrics are missing, where they are."""
+    """What the scaler knows: the last decision per pool, why metrics are missing, and sizes not yet reached."""
 
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)
+    targets: Mapping[str, int] = field(default_factory=dict)
 
 
 def status(

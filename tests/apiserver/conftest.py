@@ -33,8 +33,18 @@ def admin(plane: ControlPlane) -> Kube:
     kube.run("create", "namespace", SYSTEM)
     command = [str(binaries.ensure_one("helm")), "template", "gemma-operator", "charts/gemma-operator", "-n", SYSTEM]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    wanted = {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "PriorityClass"}
-    Kube(plane.kubeconfig, SYSTEM).apply(*(doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in wanted))
+    wanted = {
+        "CustomResourceDefinition",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "PriorityClass",
+    }
+    Kube(plane.kubeconfig, SYSTEM).apply(
+        *(doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in wanted)
+    )
     kube.run("wait", "--for=condition=Established", "crd/gemmaservings.gemmaserving.dev", "--timeout=20s")
     return kube
 
@@ -63,11 +73,14 @@ def kube(admin: Kube, request: pytest.FixtureRequest) -> Iterator[Kube]:
     admin.run("delete", "namespace", name, "--wait=false")
 
 
-@pytest.fixture
-def operator(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Operator]:
+@pytest.fixture(scope="module")
+def operator(operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """A running operator that looks at every serving again after one second."""
-    with Operator(operator_kubeconfig, tmp_path / "operator.log", GEMMA_RESYNC_SECONDS="1") as running:
+    log = tmp_path_factory.mktemp("operator") / "log"
+    classes = {f"GEMMA_PRIORITY_CLASS_{kind.upper()}": f"gemma-operator-{kind}" for kind in ("interactive", "batch")}
+    with Operator(operator_kubeconfig, log, GEMMA_RESYNC_SECONDS="1", **classes) as running:
         yield running
+    assert "Traceback" not in log.read_text()
 
 
 def children(kube: Kube) -> list[str]:

@@ -20,7 +20,7 @@ def home(pytestconfig: pytest.Config) -> Home:
 
 def tiny_serving(home: Home) -> Spec:
     """The defaults of both pools, as far as a CPU can hold them; eager, since there is no compiler in the engine's image."""
-    cpu = {"gpus": 0, "maxModelLen": 4096, "extraArgs": ["--enforce-eager"]}
+    cpu = {"gpus": 0, "maxModelLen": 4096, "drainSeconds": 120, "extraArgs": ["--enforce-eager"]}
     return Spec.model_validate(
         {
             "model": {"id": home.model, "servedName": "google/gemma-4-E4B-it"},

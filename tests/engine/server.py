@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 START_SECONDS = 300
-STOP_SECONDS = 60
+STOP_SECONDS = 150
 MODULE = ["-m", "vllm.entrypoints.openai.api_server"]
 
 

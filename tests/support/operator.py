@@ -52,7 +52,9 @@ class Operator:
     def healthy(self) -> bool:
         """True where /healthz answers 200."""
         assert self._process is not None
-        assert self._process.poll() is None, f"the operator ended with {self._process.returncode}:\n{self.log.read_text()[-3000:]}"
+        assert self._process.poll() is None, (
+            f"the operator ended with {self._process.returncode}:\n{self.log.read_text()[-3000:]}"
+        )
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._health}/healthz", timeout=2) as answer:
                 return bool(answer.status == 200)
@@ -74,6 +76,8 @@ class Operator:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._process is not None:
             self.stop()

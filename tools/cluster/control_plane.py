@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -111,7 +112,13 @@ class ControlPlane:
                 f"cluster {self.state.name!r} runs as {record['mode']}, not as {self.mode}: end it with"
                 f" 'down --name {self.state.name}', or choose another --name"
             )
-        return self._api(record["server"]).exists("/readyz")
+        api = self._api(record["server"])
+        # One miss says nothing on a busy machine, and a cluster taken for dead would be ended
+        for _ in range(5):
+            if api.exists("/readyz"):
+                return True
+            time.sleep(1)
+        return False
 
     def stop(self) -> None:
         with self.state.locked():

@@ -86,3 +86,4 @@ def ensure() -> None:
         raise ClusterError(
             f"{' '.join(still)}: installed, and yet their programs are not found; see 'dpkg -L {still[0]}'"
         )
+    say(f"installed {' '.join(wanted)}")

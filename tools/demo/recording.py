@@ -118,11 +118,14 @@ def _row(recording: Recording, phase: Phase) -> Row:
 
 
 def decisions(recording: Recording) -> list[tuple[float, str]]:
-    """When the operator's last decision for the interactive pool changed, and to what."""
+    """When the operator's decision for the interactive pool changed its reason or its size, and what it said."""
     changes: list[tuple[float, str]] = []
+    last: tuple[str, int | None] = ("", None)
     for sample in recording.samples:
-        if sample.decision and (not changes or changes[-1][1] != sample.decision):
+        current = (sample.decision.partition(":")[0], sample.desired)
+        if sample.decision and current != last:
             changes.append((sample.at, sample.decision))
+            last = current
     return changes
 
 

@@ -30,7 +30,7 @@ class Plan:
     recovered_seconds: float = 30.0
     batch_concurrency: int = 3
     sample_every: float = 2.0
-    print_every: float = 6.0
+    print_every: float = 5.0
     attainment: float = 0.95
 
 
@@ -92,9 +92,11 @@ class Story:
                 known = len(decisions(self._recording))
                 self._recording.samples.append(sample)
                 self._notice_recovery()
-                if began - printed >= self._plan.print_every or len(decisions(self._recording)) > known:
+                if began - printed >= self._plan.print_every:
                     printed = began
                     self._print(sample)
+                for at, decision in decisions(self._recording)[known:]:
+                    say(f"{at:4.0f} s  operator: {decision}")
             await asyncio.sleep(max(0.2, self._plan.sample_every - (self._now() - began)))
 
     def _notice_recovery(self) -> None:
@@ -113,8 +115,8 @@ class Story:
     def _print(self, sample: Sample) -> None:
         mark = "  over the SLO" if exceeds(sample.p95, self._recording.slo) else ""
         say(
-            f"{sample.at:4.0f} s  {self._phase[1]:g} req/s  p95 {milliseconds(sample.p95)}  "
-            f"attainment {share(self._attained())}  engines {sample.ready}/{sample.desired}  {sample.decision}{mark}"
+            f"{sample.at:4.0f} s  {self._phase[1]:3g} req/s   p95 {milliseconds(sample.p95):>8}   "
+            f"attainment {share(self._attained()):>7}   engines Ready {sample.ready} of {sample.desired}{mark}"
         )
 
     def _since_began(self, outcomes: list[Outcome]) -> list[Outcome]:

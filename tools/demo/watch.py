@@ -17,6 +17,7 @@ from tools.demo.console import DemoError, Shell
 from tools.demo.recording import Event, Sample
 
 P95_WINDOW_SECONDS = 15
+SERVICE_TRIES = 6
 PROMETHEUS = "/api/v1/namespaces/gemma-system/services/gemma-operator-prometheus:9090/proxy"
 
 
@@ -70,8 +71,10 @@ class Watch:
         service = f"{self._name}-{pool}"
         path = f"/api/v1/namespaces/{self._namespace}/services/{service}"
         address = str((await self._get(path))["spec"]["clusterIP"])
-        if await _reachable(address, 8000):
-            return f"http://{address}:8000"
+        for _ in range(SERVICE_TRIES):  # a new Service takes a moment to work
+            if await _reachable(address, 8000):
+                return f"http://{address}:8000"
+            await asyncio.sleep(0.5)
         return f"{self._base}{path}:8000/proxy"
 
     async def model(self, url: str) -> str:
@@ -120,7 +123,7 @@ async def watch(shell: Shell, kubectl: list[str], namespace: str, name: str) -> 
 
 async def _reachable(host: str, port: int) -> bool:
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 2)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 1)
     except OSError:  # a TimeoutError is one as well
         return False
     writer.close()
@@ -128,8 +131,10 @@ async def _reachable(host: str, port: int) -> bool:
 
 
 def _is_ours(item: dict[str, Any]) -> bool:
+    """Ours, and news: that a starting Pod isn't Ready yet is none."""
     kind = item["involvedObject"].get("kind")
-    return kind in ("GemmaServing", "Deployment") or (kind == "Pod" and item.get("type") == "Warning")
+    trouble = item.get("type") == "Warning" and item.get("reason") != "Unhealthy"
+    return kind in ("GemmaServing", "Deployment") or (kind == "Pod" and trouble)
 
 
 def _event(item: dict[str, Any], since: float) -> Event:

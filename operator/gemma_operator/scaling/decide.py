@@ -168,17 +168,15 @@ def _wait(policy: Policy, fleet: Fleet, memory: Memory, now: float) -> _Change |
     """Hold while replicas that were asked for are on their way, but not for ever."""
     if memory.unsettled_since is None:
         return None
-    left = memory.unsettled_since + policy.cold_start_deadline_seconds - now
-    if left <= 0:
+    if now >= memory.unsettled_since + policy.cold_start_deadline_seconds:
         return None
+    # No countdown in these messages: they go into the status, which a quiet state must not rewrite.
+    at_most = f"waiting for {policy.cold_start_deadline_seconds:.0f} s at most"
     if fleet.rolling_out:
-        return _hold(fleet, Reason.ROLLING_OUT, f"a rollout replaces the Pods (waiting {left:.0f} s more at most)")
+        return _hold(fleet, Reason.ROLLING_OUT, f"a rollout replaces the Pods ({at_most})")
     if fleet.ready < fleet.desired:
-        ready = f"{fleet.ready} of {fleet.desired} replicas are Ready"
-        return _hold(fleet, Reason.PODS_PENDING, f"{ready} (waiting {left:.0f} s more at most)")
-    age = now - (now if memory.ready_since is None else memory.ready_since)
-    wanted = f"a judgement needs {policy.window_seconds:.0f} s"
-    return _hold(fleet, Reason.SETTLING, f"all replicas are Ready for {age:.0f} s, {wanted}")
+        return _hold(fleet, Reason.PODS_PENDING, f"{fleet.ready} of {fleet.desired} replicas are Ready ({at_most})")
+    return _hold(fleet, Reason.SETTLING, f"a judgement needs all replicas Ready for {policy.window_seconds:.0f} s")
 
 
 def _up(policy: Policy, fleet: Fleet, window: Window, judgement: Judgement, evidence: str) -> _Change | None:

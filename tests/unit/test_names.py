@@ -1,0 +1,101 @@
+"""Names and labels are legal and distinct for every legal GemmaServing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemma_operator.api.parse import parse
+from gemma_operator.desired.names import SERVING, child_name, label_value, pool_url
+from tests.unit.builders import body, wanted
+
+DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+# What the API server takes: a DNS-1123 subdomain of at most 253 characters; a pool's name by our own pattern.
+PART = r"[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?"
+SERVINGS = st.from_regex(rf"\A{PART}(\.{PART}){{0,4}}\Z").filter(lambda name: len(name) <= 253)
+POOLS = st.from_regex(r"\A[a-z]([-a-z0-9]{0,29}[a-z0-9])?\Z")
+
+
+@pytest.mark.parametrize(
+    ("serving", "pool", "name"),
+    [
+        ("chat", "interactive", "chat-interactive"),
+        ("a-b", "c", "a-b-c"),
+        ("a" * 33, "interactive", "a" * 33 + "-interactive"),
+    ],
+)
+def test_the_usual_name_is_serving_and_pool(serving: str, pool: str, name: str) -> None:
+    assert child_name(serving, pool) == name
+
+
+@pytest.mark.parametrize(
+    ("serving", "pool", "begins"),
+    [
+        ("gemma.v4", "batch", "gemma-v4-batch-"),
+        ("4gemma", "batch", "g-4gemma-batch-"),
+        ("4", "b", "g-4-b-"),
+        ("chat", "chat-eu", "chat-chat-eu-"),
+        ("x" * 253, "interactive", "xxxxxxxx"),
+        ("a" + ".-0" * 60, "a" * 31, "a-0-0"),
+    ],
+)
+def test_an_unsafe_or_ambiguous_name_bears_a_hash(serving: str, pool: str, begins: str) -> None:
+    name = child_name(serving, pool)
+    assert name.startswith(begins)
+    assert re.search(r"-[0-9a-f]{8}$", name)
+    assert DNS_1035.fullmatch(name)
+    assert len(name) <= 45
+
+
+@given(SERVINGS, POOLS)
+def test_every_child_has_a_legal_name(serving: str, pool: str) -> None:
+    name = child_name(serving, pool)
+    assert DNS_1035.fullmatch(name), name
+    assert len(name) <= 45
+    assert pool_url(serving, "ns", pool, 8000) == f"http://{name}.ns.svc:8000"
+
+
+@given(SERVINGS, POOLS, SERVINGS, POOLS)
+def test_different_pools_have_different_names(serving: str, pool: str, other: str, other_pool: str) -> None:
+    same = (serving, pool) == (other, other_pool)
+    assert (child_name(serving, pool) == child_name(other, other_pool)) == same
+
+
+@given(st.from_regex(r"\A[a-z]{1,3}(-[a-z]{1,3}){2,5}\Z"))
+def test_one_text_cut_in_two_ways_gives_two_names(text: str) -> None:
+    parts = text.split("-")
+    cuts = [("-".join(parts[:n]), "-".join(parts[n:])) for n in range(1, len(parts))]
+    assert len({child_name(serving, pool) for serving, pool in cuts}) == len(cuts)
+
+
+@given(SERVINGS)
+def test_a_serving_name_is_a_legal_label_value(name: str) -> None:
+    value = label_value(name)
+    assert LABEL_VALUE.fullmatch(value)
+    assert len(value) <= 63
+
+
+def test_long_names_that_begin_alike_have_different_labels() -> None:
+    assert label_value("a" * 200 + "b") != label_value("a" * 200 + "c")
+
+
+@given(SERVINGS, st.text(min_size=1, max_size=40))
+def test_every_label_is_legal_and_none_is_the_model_id(name: str, model_id: str) -> None:
+    of = parse(body({"model": {"id": f"org/{model_id}"}, "pools": {"interactive": {}}}, name))
+    for child in wanted(of):
+        template = child["spec"].get("template", {"metadata": {}})["metadata"]
+        for labels in (child["metadata"]["labels"], template.get("labels", {}), child["spec"]["selector"]):
+            values = labels.get("matchLabels", labels).values()
+            assert all(LABEL_VALUE.fullmatch(value) and len(value) <= 63 for value in values)
+        assert child["metadata"]["annotations"][SERVING] == name
+
+
+def test_children_are_owned_so_that_garbage_collection_takes_them() -> None:
+    for child in wanted(parse(body())):
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert owner["uid"] == "uid-of-chat"
+        assert owner["controller"] is True

@@ -1,0 +1,217 @@
+"""The status: every condition, in every case, and what moves it."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gemma_operator.api.conditions import TYPES, Condition, merge
+from gemma_operator.api.serving import GemmaServing
+from gemma_operator.observe import PoolState, Problem
+from gemma_operator.scaling import Decision, Judgement, Missing, MissingReason, Reason, Verdict, Window
+from gemma_operator.status import Refusal, Scaling, refused_status, status
+from tests.unit.builders import serving
+
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+AUTO = serving({"interactive": {"replicas": {"min": 1, "max": 5}}, "batch": {"replicas": {"min": 0, "max": 2}}})
+WINDOW = Window(60, 600, 6, 12, 0.2104, 10, 0, 3, 0)
+MET, MISSED = Judgement(Verdict.MET, 0.005, 0.03), Judgement(Verdict.MISSED, 0.2, 0.4)
+UNSURE = Judgement(Verdict.UNDETERMINED, 0.02, 0.2)
+GONE = Missing(MissingReason.QUERY_FAILED, "Prometheus doesn't answer")
+PULL = Problem("ImagePullFailed", "Pod p can't pull image x", terminal=True)
+NO_NODE = Problem("Unschedulable", "Pod p: no node has a GPU left", terminal=False)
+
+
+def pool(desired: int = 1, ready: int | None = None, outdated: int = 0, problem: Problem | None = None) -> PoolState:
+    return PoolState(
+        exists=True, desired=desired, ready=desired if ready is None else ready, updated=desired, outdated=outdated,
+        settled=True, problem=problem,
+    )  # fmt: skip
+
+
+def decided(judgement: Judgement | None = MET, window: Window | None = WINDOW, replicas: int = 1) -> Decision:
+    return Decision(replicas, Reason.STEADY, "held at 1: all is well", judgement, window)
+
+
+def of(states: dict[str, PoolState], scaling: Scaling | None = None, old: Any = None, which: GemmaServing = AUTO) -> dict[str, Any]:
+    return status(which, states, scaling or Scaling(), old or {}, NOW)
+
+
+def conditions(new: dict[str, Any]) -> dict[str, str]:
+    return {c["type"]: f"{c['status']} {c['reason']}" for c in new["conditions"]}
+
+
+def message(new: dict[str, Any], kind: str) -> str:
+    return str(next(c["message"] for c in new["conditions"] if c["type"] == kind))
+
+
+UP = {"interactive": pool(), "batch": pool(0)}
+
+
+@pytest.mark.parametrize(
+    ("interactive", "ready", "reconciling", "stalled"),
+    [
+        (PoolState(), "False PoolsStarting", "True PoolsStarting", "False AsExpected"),
+        (pool(1, 0), "False PoolsStarting", "True PoolsStarting", "False AsExpected"),
+        (pool(1, 0, problem=NO_NODE), "False Unschedulable", "True PoolsStarting", "False AsExpected"),
+        (pool(1, 0, problem=PULL), "False ImagePullFailed", "False Stalled", "True ImagePullFailed"),
+        (pool(1, 1), "True PoolsReady", "False UpToDate", "False AsExpected"),
+        (pool(5, 1), "True PoolsReady", "False UpToDate", "False AsExpected"),
+        (pool(5, 1, problem=NO_NODE), "True PoolsReady", "False UpToDate", "False AsExpected"),
+        (pool(5, 1, problem=PULL), "True PoolsReady", "False UpToDate", "False AsExpected"),
+        (pool(1, 1, outdated=1), "True PoolsReady", "True RollingOut", "False AsExpected"),
+        (pool(1, 1, outdated=1, problem=PULL), "True PoolsReady", "False Stalled", "True ImagePullFailed"),
+    ],
+    ids=["not made yet", "starting", "no node", "no image", "up", "scaling up", "scaling up without nodes",
+         "a new engine of many fails", "rolling out", "rolling out an image that can't be pulled"],
+)  # fmt: skip
+def test_ready_reconciling_and_stalled(interactive: PoolState, ready: str, reconciling: str, stalled: str) -> None:
+    found = conditions(of({**UP, "interactive": interactive}))
+    assert (found["Ready"], found["Reconciling"], found["Stalled"]) == (ready, reconciling, stalled)
+
+
+def test_a_pool_under_its_floor_is_named_with_what_hinders_it() -> None:
+    new = of({**UP, "interactive": pool(1, 0)})
+    assert message(new, "Ready") == "pool interactive has 0 of 1 engines Ready"
+    new = of({**UP, "interactive": pool(1, 0, problem=NO_NODE)})
+    assert message(new, "Ready") == f"pool interactive has 0 of 1 engines Ready: {NO_NODE.message}"
+
+
+STATES = [PoolState(), *(pool(d, r, o, p) for d, r, o, p in product((0, 1, 4), (0, 1), (0, 2), (None, NO_NODE, PULL)))]
+SCALINGS = [
+    Scaling(),
+    *(Scaling({"interactive": decided(j)}) for j in (MET, MISSED, UNSURE, None)),
+    Scaling({"interactive": decided(None, None)}, {"interactive": GONE}),
+    Scaling({"interactive": decided(), "batch": decided(None, None)}),
+    Scaling({}, {"interactive": GONE, "batch": GONE}),
+]
+
+
+def check(new: dict[str, Any]) -> None:
+    """What holds of every status that we write."""
+    assert sorted(c["type"] for c in new["conditions"]) == sorted(TYPES)
+    found = conditions(new)
+    assert not (found["Reconciling"].startswith("True") and found["Stalled"].startswith("True"))
+    if found["Ready"].startswith("False"):
+        assert found["Reconciling"].startswith("True") or found["Stalled"].startswith("True")
+    for condition in new["conditions"]:
+        assert condition["status"] in ("True", "False", "Unknown")
+        assert re.fullmatch(r"[A-Z][A-Za-z]+", condition["reason"])
+        assert condition["message"]
+        assert condition["observedGeneration"] == new["observedGeneration"]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_every_case_sets_every_condition_once(scaling: Scaling) -> None:
+    for one, other in product(STATES, STATES):
+        check(of({"interactive": one, "batch": other}, scaling))
+    check(of({}, scaling))
+
+
+def test_the_floor_of_zero_is_ready_without_engines() -> None:
+    assert conditions(of({"interactive": pool(), "batch": pool(0)}))["Ready"] == "True PoolsReady"
+
+
+def test_scaling_never_moves_ready() -> None:
+    before = of({**UP, "interactive": pool(1)})
+    for ready in (1, 3, 5):
+        after = of({**UP, "interactive": pool(5, ready)}, old=before)
+        assert after["conditions"] == before["conditions"]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "slo", "metrics", "active"),
+    [
+        (Scaling(), "Unknown TooFewSamples", "Unknown NotYetRead", "Unknown NotYetRead"),
+        (Scaling({"interactive": decided(MET), "batch": decided(None)}), "True Met", "True Fresh", "True Active"),
+        (Scaling({"interactive": decided(MISSED), "batch": decided(None)}), "False Missed", "True Fresh", "True Active"),
+        (Scaling({"interactive": decided(UNSURE), "batch": decided(None)}), "Unknown TooFewSamples", "True Fresh", "True Active"),
+        (Scaling({"interactive": decided(None, None), "batch": decided(None)}, {"interactive": GONE}),
+         "Unknown TooFewSamples", "False QueryFailed", "False MetricsMissing"),
+    ],
+)  # fmt: skip
+def test_what_the_scaler_knows(scaling: Scaling, slo: str, metrics: str, active: str) -> None:
+    found = conditions(of(UP, scaling))
+    assert (found["SLOMet"], found["MetricsAvailable"], found["ScalingActive"]) == (slo, metrics, active)
+
+
+def test_missing_metrics_say_why_and_that_replicas_are_held() -> None:
+    new = of(UP, Scaling({}, {"interactive": GONE}))
+    assert message(new, "MetricsAvailable") == "pool interactive: Prometheus doesn't answer"
+    assert message(new, "ScalingActive") == "Replicas of pool interactive are held until metrics are back"
+
+
+def test_a_serving_of_fixed_size_is_not_autoscaled() -> None:
+    new = of({"interactive": pool()}, which=serving({"interactive": {}}))
+    assert conditions(new)["ScalingActive"] == "False FixedSize"
+
+
+def test_a_pool_shows_its_size_address_and_measurements() -> None:
+    new = of({**UP, "interactive": pool(3, 1, problem=NO_NODE)}, Scaling({"interactive": decided(replicas=3)}))
+    assert new["pools"]["interactive"] == {
+        "class": "interactive",
+        "desired": 3,
+        "ready": 1,
+        "pending": 2,
+        "url": "http://chat-interactive.ns.svc:8000",
+        "message": NO_NODE.message,
+        "lastDecision": {"replicas": 3, "reason": "Steady", "message": "held at 1: all is well"},
+        "samples": 600,
+        "p95Milliseconds": 210,
+        "attainment": "98.5% (97.0% to 99.5%)",
+    }
+    assert new["pools"]["batch"] == {
+        "class": "batch", "desired": 0, "ready": 0, "pending": 0, "url": "http://chat-batch.ns.svc:8000"
+    }  # fmt: skip
+
+
+def test_a_pool_without_requests_shows_no_measurements() -> None:
+    empty = Window(60, 0, 0, 0, None, 0, 0, 0, 0)
+    new = of(UP, Scaling({"interactive": decided(UNSURE, empty)}))
+    assert not {"samples", "p95Milliseconds", "attainment"} & new["pools"]["interactive"].keys()
+
+
+REFUSAL = Refusal("InvalidSpec", "spec.modle: unknown field")
+
+
+def test_a_refused_spec_says_so_and_what_served_goes_on_serving() -> None:
+    before = of(UP)
+    new = refused_status(2, REFUSAL, True, before, LATER)
+    check(new)
+    found = conditions(new)
+    assert found["Ready"] == "True LastGoodServing"
+    assert found["Stalled"] == "True InvalidSpec"
+    assert found["Valid"] == "False InvalidSpec"
+    assert message(new, "Ready") == "spec.modle: unknown field; what served before goes on serving"
+    assert new["pools"] == before["pools"]
+    assert new["observedGeneration"] == 2
+
+
+def test_a_refused_spec_without_engines_is_not_ready() -> None:
+    new = refused_status(1, REFUSAL, False, {"observedGeneration": -1}, NOW)
+    check(new)
+    assert conditions(new)["Ready"] == "False InvalidSpec"
+    assert message(new, "Ready") == REFUSAL.message
+
+
+def test_a_mended_spec_is_valid_again() -> None:
+    refused = refused_status(2, REFUSAL, True, of(UP), LATER)
+    mended = of(UP, old=refused)
+    assert conditions(mended) == conditions(of(UP))
+
+
+def test_a_transition_time_moves_only_with_the_status() -> None:
+    first = merge([], [Condition("Ready", "False", "PoolsStarting", "0 of 1")], 1, NOW)
+    second = merge(first, [Condition("Ready", "False", "Unschedulable", "no node")], 2, LATER)
+    third = merge(second, [Condition("Ready", "True", "PoolsReady", "up")], 2, LATER)
+    assert [c[0]["lastTransitionTime"] for c in (first, second, third)] == [NOW, NOW, LATER]
+    assert (second[0]["reason"], second[0]["observedGeneration"]) == ("Unschedulable", 2)
+
+
+def test_the_same_facts_make_the_same_status() -> None:
+    scaling = Scaling({"interactive": decided(), "batch": decided(None, None)})
+    before = of(UP, scaling)
+    assert status(AUTO, UP, scaling, before, LATER) == before
