@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -13,22 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tools.cluster.binaries import ensure_one
+
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gemma-operator"
 VALUES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
 Manifest = dict[str, Any]
 
 
-def find_program(name: str, remedy: str) -> str:
-    """Path of a program: from the variable of its name, PATH, or the newest one that tools/cluster built."""
-    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemma-serving" / "bin"
-    built = sorted(cached.glob(f"{name}-*/{name}"), key=lambda path: path.stat().st_mtime)
-    chosen = os.environ.get(name.upper())
-    if chosen and not shutil.which(chosen):
-        pytest.fail(f"{name.upper()} is {chosen}, where no program is: set it to the path of {name}, or unset it")
-    found = chosen or shutil.which(name) or (str(built[-1]) if built else None)
-    if found is None:
-        pytest.fail(f"no {name} on PATH: {remedy}, or set {name.upper()} to its path")
-    return found
+def find_program(name: str) -> str:
+    """Path of a program: from the variable of its name, else as tools/cluster finds or compiles it."""
+    return os.environ.get(name.upper()) or str(ensure_one(name))
 
 
 @dataclass(frozen=True)
@@ -86,12 +79,12 @@ class Helm:
 
 @pytest.fixture(scope="session")
 def helm() -> Helm:
-    return Helm(find_program("helm", "run `python3 -m tools.cluster build --tools helm`"))
+    return Helm(find_program("helm"))
 
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    return find_program("promtool", "install the Debian package prometheus")
+    return find_program("promtool")
 
 
 @pytest.fixture(scope="session")

@@ -322,6 +322,7 @@ def test_a_clock_that_jumps_moves_nothing(jump, seen):
     pool.run(IDLE, 270)
     pool.now += jump
     assert pool.tick(seen).replicas == 4
+    assert pool.run(BAD, 75).replicas == 5, "a window later it works again"
 
 
 def test_an_outage_at_the_peak_changes_nothing_and_recovers_within_two_windows():

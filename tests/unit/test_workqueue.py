@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def test_several_workers_serve_several_keys_at_once_but_one_key_never_twice() ->
         assert reconcile.most_together == 2
         for key in (A, B):
             starts = [at for at, ran in reconcile.runs if ran == key]
-            assert all(later - sooner >= 10 for sooner, later in zip(starts, starts[1:], strict=False))
+            assert all(later - sooner >= 10 for sooner, later in pairwise(starts))
 
     simulate(story)
 

@@ -34,6 +34,7 @@ class Tool:
     minimum: tuple[int, int]
     version_args: tuple[str, ...] = ("--version",)
     stamps: tuple[str, ...] = ()
+    tags: str = ""
 
     @property
     def source(self) -> Path:
@@ -68,7 +69,7 @@ class Tool:
         content = hashlib.sha256()
         for path in (self.source / "go.mod", self.source / "go.sum"):
             content.update(path.read_bytes())
-        content.update("\0".join([go_version(), self.package, self.ldflags]).encode())
+        content.update("\0".join([go_version(), self.package, self.ldflags, self.tags]).encode())
         return cache_home() / "bin" / f"{self.name}-{content.hexdigest()[:16]}" / self.name
 
 
@@ -86,6 +87,14 @@ def _kubernetes(name: str, seconds: int, version_args: tuple[str, ...] = ("--ver
     )  # fmt: skip
 
 
+def _prometheus(name: str, seconds: int) -> Tool:
+    """Release 3.16.0 with Kubernetes discovery only: the others are most of its size, and Debian's package lacks this one."""
+    return Tool(
+        name, "modules/prometheus", f"github.com/prometheus/prometheus/cmd/{name}", "github.com/prometheus/prometheus", seconds,
+        (3, 0), ("--version",), ("github.com/prometheus/common/version.Version=3.16.0",), "remove_all_sd,enable_kubernetes_sd",
+    )  # fmt: skip
+
+
 TOOLS = {
     tool.name: tool
     for tool in (
@@ -99,6 +108,8 @@ TOOLS = {
              ("version", "--short"), ("helm.sh/helm/v4/internal/version.version={version}",)),
         Tool("coredns", "modules/coredns", "github.com/coredns/coredns", "github.com/coredns/coredns", 109, (1, 11),
              ("-version",)),
+        _prometheus("prometheus", 137),
+        _prometheus("promtool", 17),
         Tool("etcd", "modules/etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", 20, (3, 5)),
     )
 }  # fmt: skip
@@ -179,9 +190,9 @@ def _build(tools: Sequence[Tool]) -> None:
     """One `go build` for all programs of a module, so that shared packages are compiled once and links overlap."""
     if not tools:
         return
-    groups: dict[tuple[str, str], list[Tool]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Tool]] = defaultdict(list)
     for tool in tools:
-        groups[tool.folder, tool.ldflags].append(tool)
+        groups[tool.folder, tool.ldflags, tool.tags].append(tool)
     expected = sum(tool.seconds for tool in tools) * REFERENCE_CORES / min(os.cpu_count() or 1, 8)
     say("will compile, once, from pinned Go modules (at most about " + duration(expected) + "):")
     for tool in tools:
@@ -214,10 +225,10 @@ def _build_group(tools: Sequence[Tool], compiled: set[str]) -> None:
     # Made beside the final place: a rename is then atomic, and an interrupted build leaves no half program
     with tempfile.TemporaryDirectory(prefix=".build-", dir=cache_home() / "bin") as folder:
         made = {tool: Path(folder, "bin", tool.built_name) for tool in tools}
-        flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", tools[0].ldflags, "-o", f"{folder}/bin/"]
+        flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", tools[0].ldflags, "-tags", tools[0].tags]
         with Path(folder, "log").open("w+") as log:
             go = subprocess.Popen(
-                ["go", "build", *flags, *(tool.package for tool in tools)],
+                ["go", "build", *flags, "-o", f"{folder}/bin/", *(tool.package for tool in tools)],
                 cwd=tools[0].source,
                 env=os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"},
                 stdout=log,

@@ -70,9 +70,9 @@ def _draw_load(axes: Axes, theme: Theme, recording: Recording) -> None:
     axes.set_title("Load (requests per second)", loc="left", color=theme.ink)
     edges = [phase.start for phase in recording.phases] + [phase.end for phase in recording.phases[-1:]]
     rates = [phase.rate for phase in recording.phases]
-    top = max(rates, default=1) * 1.45
     axes.stairs(rates, edges, baseline=None, color=theme.ink, linewidth=1.6, label="offered (mean)")
     times, served = _binned_throughput(recording)
+    top = max([1, *rates, *served]) * 1.35
     axes.plot(times, served, color=theme.load, linewidth=1.2, alpha=0.8, label=f"answered ({BIN_SECONDS:.0f} s mean)")
     axes.set_ylim(0, top)
     for phase in recording.phases:

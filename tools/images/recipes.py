@@ -3,10 +3,16 @@
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.cluster.binaries import TOOLS, ensure
+
 from .console import ImagesError
+
+PROGRAMS = "bin/"
+"""A Dockerfile that copies `bin/NAME` gets the program NAME that tools/cluster compiles."""
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemma-serving"
@@ -21,7 +27,9 @@ class Recipe:
     def files(self) -> list[Path]:
         """Every file that the Dockerfile copies from the tree, and itself; relative to the tree's root."""
         found = {Path(self.dockerfile)}
-        for source in _copied((ROOT / self.dockerfile).read_text()):
+        for source in self._sources():
+            if source.startswith(PROGRAMS):
+                continue
             path = ROOT / source
             if not path.exists():
                 raise ImagesError(f"{self.dockerfile} copies {source}, but there is no such file in {ROOT}.")
@@ -29,8 +37,15 @@ class Recipe:
             found |= {file.relative_to(ROOT) for file in inside if file.is_file()}
         return sorted(file for file in found if "__pycache__" not in file.parts)
 
+    def programs(self) -> list[str]:
+        """Names of the compiled programs that the Dockerfile copies."""
+        return [source.removeprefix(PROGRAMS) for source in self._sources() if source.startswith(PROGRAMS)]
+
     def digest(self) -> str:
-        return digest(self.files())
+        return digest(self.files(), [TOOLS[name].cached.parent.name for name in self.programs()])
+
+    def _sources(self) -> list[str]:
+        return _copied((ROOT / self.dockerfile).read_text())
 
     def archive(self) -> Path:
         return CACHE / "images" / f"{self.name}-{self.digest()}.tar"
@@ -40,6 +55,9 @@ class Recipe:
         for file in self.files():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, folder / file)
+        for name, program in ensure(self.programs()).items():
+            (folder / PROGRAMS).mkdir(exist_ok=True)
+            shutil.copy2(program, folder / PROGRAMS / name)
 
 
 RECIPES = {
@@ -52,9 +70,9 @@ RECIPES = {
 }
 
 
-def digest(files: list[Path]) -> str:
-    """A short hash of the names, executable bits and contents of files of the tree."""
-    total = hashlib.sha256()
+def digest(files: list[Path], programs: Sequence[str] = ()) -> str:
+    """A short hash of the names, executable bits and contents of files of the tree, and of programs' names with their hash."""
+    total = hashlib.sha256("\n".join(programs).encode())
     for file in files:
         path = ROOT / file
         content = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -55,7 +55,7 @@ def decide(
         memory = replace(memory, quiet=())
     change = _change(policy, fleet, observation, memory, now)
     if change.replicas != fleet.desired and memory.target is None:
-        memory = replace(memory, quiet=(), ready_since=None, unsettled_since=now, target=change.replicas)
+        memory = replace(memory, ready_since=None, unsettled_since=now, target=change.replicas)
     return Decision(change.replicas, change.reason, change.message, judgement, window), memory
 
 

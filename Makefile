@@ -1,0 +1,69 @@
+# Every target says what it does: `make` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := PYTHONPATH=operator:. $(BIN)/python
+ENGINE ?= standin
+TIERS := unit chart apiserver node engine
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+.venv/.done: requirements/dev.txt
+	@echo "[setup] Python environment in .venv (hash-pinned, from requirements/dev.txt)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.done ## make the Python environment
+
+.PHONY: demo
+demo: setup ## the whole story on a real cluster: install, apply, load, scale, report (ENGINE=vllm: real vLLM on CPU)
+	@$(RUN) -m tools.demo --engine $(ENGINE)
+
+.PHONY: demo-down
+demo-down: setup ## end what `make demo` may have left
+	@$(RUN) -m tools.demo down
+
+.PHONY: test
+test: setup ## all tests, fast tiers first, with each tier's time
+	@$(RUN) -m tools.tiers $(TIERS)
+
+.PHONY: test-%
+test-%: setup ## one tier: test-unit test-chart test-apiserver test-node test-engine
+	@$(RUN) -m tools.tiers $*
+
+.PHONY: lint
+lint: setup ## ruff, formatting, types, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@PYTHONPATH=operator $(BIN)/lint-imports
+
+.PHONY: format
+format: setup ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: generate
+generate: setup ## renew what is generated: CRD, chart README, golden files
+	@$(RUN) -m gemma_operator crd > charts/gemma-operator/crd/gemmaservings.yaml
+	@$(RUN) tools/chart_docs.py
+	@$(RUN) -m pytest -q tests/unit --update-golden -k golden
+
+.PHONY: verify
+verify: lint generate ## lint, and no difference after renewing what is generated
+	@git diff --exit-code -- charts tests/golden docs
+
+.PHONY: bench
+bench: setup ## speeds as data: apply to Deployments, render, CRD size
+	@$(RUN) -m tools.bench
+
+.PHONY: requirements
+requirements: ## renew the hash-pinned requirements from pyproject.toml (needs uv)
+	@uv pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes --no-emit-index-url -q -o requirements/operator.txt
+	@uv pip compile pyproject.toml --group dev --python-version 3.11 --universal --generate-hashes --no-emit-index-url -q -o requirements/dev.txt

@@ -1,0 +1,99 @@
+"""A cluster in memory with what the reconciler needs of server-side apply: field owners of `replicas`, and every write."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from gemma_operator.cluster import Refused
+
+Object = dict[str, Any]
+OPERATOR, SCALER = "gemma-operator", "gemma-operator-scaler"
+
+
+class FakeCluster:
+    """Stands for `gemma_operator.cluster.Cluster`; `writes` are (verb, kind, name), `refuse` makes dry runs fail."""
+
+    def __init__(self, *objects: Object) -> None:
+        self.objects = {self._key(found): copy.deepcopy(found) for found in objects}
+        self.writes: list[tuple[str, str, str]] = []
+        self.sizes: list[int] = []
+        self.events: list[tuple[str, str, str]] = []
+        self.refuse = ""
+
+    @staticmethod
+    def _key(found: Object) -> tuple[str, str, str]:
+        return found["kind"], found["metadata"].get("namespace", "ns"), found["metadata"]["name"]
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
+        label, value = selector.split("=")
+        return [
+            copy.deepcopy(found)
+            for (k, n, _), found in self.objects.items()
+            if (k, n) == (kind, namespace) and found["metadata"].get("labels", {}).get(label) == value
+        ]
+
+    async def apply(self, body: Object, dry_run: bool = False) -> None:
+        if self.refuse:
+            raise Refused(self.refuse)
+        if not dry_run:
+            self._merge(body, OPERATOR)
+
+    async def scale(self, namespace: str, name: str, replicas: int) -> None:
+        meta = {"name": name, "namespace": namespace}
+        self._merge({"kind": "Deployment", "metadata": meta, "spec": {"replicas": replicas}}, SCALER)
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        self.writes.append(("delete", kind, name))
+        self.objects.pop((kind, namespace, name), None)
+
+    async def put_status(self, namespace: str, name: str, status: Object) -> None:
+        self.writes.append(("status", "GemmaServing", name))
+        self.objects["GemmaServing", namespace, name]["status"] = copy.deepcopy(status)
+
+    async def event(self, serving: Object, kind: str, reason: str, message: str, reporter: str) -> None:
+        self.events.append((kind, reason, message))
+
+    def _merge(self, body: Object, manager: str) -> None:
+        key, body = self._key(body), copy.deepcopy(body)
+        self.writes.append(("apply" if manager == OPERATOR else "scale", key[0], key[2]))
+        before = self.objects.get(key)
+        owners = {} if before is None else self._owners(before)
+        replicas = before["spec"].get("replicas") if before else None
+        if "replicas" in body["spec"]:
+            # By force: who held another value loses the field.
+            owners = {manager: True} | ({} if body["spec"]["replicas"] != replicas else owners)
+            replicas = body["spec"]["replicas"]
+        elif owners.pop(manager, None) and not owners:
+            replicas = 1
+        found = body if manager == OPERATOR or before is None else before
+        if key[0] == "Deployment":
+            found["spec"]["replicas"] = 1 if replicas is None else replicas
+            found["metadata"]["managedFields"] = [
+                {"manager": owner, "fieldsV1": {"f:spec": {"f:replicas": {}}}} for owner in owners
+            ]
+            found.setdefault("status", (before or {}).get("status", {}))
+            self.sizes.append(found["spec"]["replicas"])
+        self.objects[key] = found
+
+    @staticmethod
+    def _owners(found: Object) -> dict[str, bool]:
+        return {entry["manager"]: True for entry in found["metadata"].get("managedFields", [])}
+
+    def deployment(self, name: str = "chat-interactive") -> Object:
+        return self.objects["Deployment", "ns", name]
+
+    def all_up(self) -> None:
+        """What the controllers of Kubernetes would do: every engine asked for is there and Ready."""
+        for (kind, _, name), found in list(self.objects.items()):
+            if kind == "Deployment":
+                size = found["spec"]["replicas"]
+                found["status"] = {"replicas": size, "updatedReplicas": size, "readyReplicas": size}
+                for n in range(size):
+                    labels = found["spec"]["template"]["metadata"]["labels"]
+                    meta = {"name": f"{name}-{n}", "namespace": "ns", "uid": f"{name}-{n}", "labels": labels}
+                    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+                    self.objects["Pod", "ns", meta["name"]] = {"kind": "Pod", "metadata": meta, "status": status}

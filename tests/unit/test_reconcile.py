@@ -1,0 +1,230 @@
+"""One reconcile after another against a cluster in memory: what is written, when, and what the status then says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gemma_operator.metrics.source import MetricsSource
+from gemma_operator.observe import PoolState
+from gemma_operator.reconcile import Reconciler, _any_ready, _events, _targets
+from gemma_operator.scaler import NoSource, Scaler
+from gemma_operator.settings import read_settings
+from gemma_operator.status import Scaling
+from tests.unit.builders import body, serving
+from tests.unit.fake_cluster import FakeCluster
+
+KEY = ("ns", "chat")
+AUTO = {"interactive": {"replicas": {"min": 1, "max": 5}}}
+
+
+class World:
+    """A cluster with one GemmaServing, and the operator over it."""
+
+    def __init__(self, pools: Any = None, source: MetricsSource | None = None, *others: Any) -> None:
+        self.cluster = FakeCluster(body({"pools": pools or AUTO}), *others)
+        self.scaler = Scaler(source or NoSource(), read_settings({}))
+        self.operator = Reconciler(self.cluster, self.scaler, read_settings({}))  # type: ignore[arg-type]
+
+    async def reconcile(self) -> list[tuple[str, str, str]]:
+        """What one reconcile writes."""
+        self.cluster.writes.clear()
+        await self.operator.reconcile(KEY)
+        return list(self.cluster.writes)
+
+    async def settle(self) -> None:
+        """Reconcile until the pools are up and nothing is left to write."""
+        for _ in range(6):
+            if not await self.reconcile() and self.condition("Ready") == "True PoolsReady":
+                return
+            self.cluster.all_up()
+        raise AssertionError(f"still writing: {self.cluster.writes}")
+
+    def edit(self, **spec: Any) -> None:
+        found = self.cluster.objects["GemmaServing", *KEY]
+        found["spec"] |= spec
+        found["metadata"]["generation"] += 1
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.objects["GemmaServing", *KEY]["status"]
+        return found
+
+    def condition(self, kind: str) -> str:
+        return next((f"{c['status']} {c['reason']}" for c in self.status["conditions"] if c["type"] == kind), "")
+
+
+async def test_a_new_serving_gets_its_children_and_then_nothing_more_is_written() -> None:
+    world = World()
+    assert await world.reconcile() == [
+        ("apply", "Deployment", "chat-interactive"), ("apply", "Service", "chat-interactive"), ("status", "GemmaServing", "chat"),
+    ]  # fmt: skip
+    assert world.condition("Reconciling") == "True PoolsStarting"
+    await world.settle()
+    assert world.condition("Ready") == "True PoolsReady"
+    assert await world.reconcile() == []
+
+
+async def test_sizes_never_pass_through_one_while_the_field_changes_hands() -> None:
+    """Autoscaled at five, then fixed at four, then autoscaled again, with a change of the template at each turn."""
+    world = World({"interactive": {"replicas": {"min": 3, "max": 5}}})
+    await world.settle()
+    await world.cluster.scale("ns", "chat-interactive", 5)
+    world.cluster.all_up()
+    await world.settle()
+    world.edit(pools={"interactive": {"replicas": {"min": 4}, "maxNumSeqs": 8}})
+    await world.settle()
+    assert world.cluster.deployment()["spec"]["replicas"] == 4
+    world.edit(pools={"interactive": {"replicas": {"min": 2, "max": 9}, "maxNumSeqs": 9}})
+    await world.settle()
+    assert world.cluster.deployment()["spec"]["replicas"] == 4
+    world.edit(pools={"interactive": {"replicas": {"min": 2, "max": 9}, "maxNumSeqs": 10}})
+    await world.settle()
+    assert min(world.cluster.sizes) == 3
+
+
+async def test_new_bounds_move_a_pool_into_them() -> None:
+    world = World()
+    await world.settle()
+    world.edit(pools={"interactive": {"replicas": {"min": 3, "max": 5}}})
+    assert ("scale", "Deployment", "chat-interactive") in await world.reconcile()
+    assert world.cluster.deployment()["spec"]["replicas"] == 3
+
+
+async def test_an_unusable_spec_is_refused_in_the_status_and_what_serves_stays() -> None:
+    world = World()
+    await world.settle()
+    before = world.cluster.deployment()
+    world.edit(pools={"interactive": {"replicas": {"min": 9, "max": 1}}})
+    assert await world.reconcile() == [("status", "GemmaServing", "chat")]
+    assert world.condition("Stalled") == "True InvalidSpec"
+    assert world.condition("Ready") == "True LastGoodServing"
+    assert world.status["observedGeneration"] == 2
+    assert world.cluster.deployment() == before
+    assert await world.reconcile() == []
+    world.edit(pools=AUTO)
+    await world.settle()
+    assert world.condition("Stalled") == "False AsExpected"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"modle": 1}, "InvalidSpec"),
+        ({"engine": {"image": "vllm:nightly"}}, "UnknownEngineVersion"),
+        ({"engine": {"image": "vllm:v0.10.0"}}, "UnknownEngineVersion"),
+        ({"pools": {"interactive": {"extraArgs": ["--port=1"]}}}, "InvalidSpec"),
+    ],
+)
+async def test_each_kind_of_refusal_has_its_reason(spec: dict[str, Any], reason: str) -> None:
+    world = World()
+    world.edit(**spec)
+    assert await world.reconcile() == [("status", "GemmaServing", "chat")]
+    assert world.condition("Valid") == f"False {reason}"
+    assert world.condition("Ready") == f"False {reason}"
+
+
+async def test_what_the_api_server_refuses_is_told_in_its_own_words_and_leaves_no_half_made_set() -> None:
+    world = World()
+    world.cluster.refuse = "Deployment is invalid: spec.template.spec.tolerations[0].operator: Invalid value"
+    assert await world.reconcile() == [("status", "GemmaServing", "chat")]
+    assert world.condition("Stalled") == "True RefusedByApiServer"
+    assert world.cluster.refuse in next(c["message"] for c in world.status["conditions"] if c["type"] == "Stalled")
+
+
+async def test_a_strangers_service_is_left_alone() -> None:
+    stranger = {"kind": "Service", "metadata": {"name": "chat-interactive", "namespace": "ns"}, "spec": {"ports": []}}
+    world = World(None, None, stranger)
+    assert await world.reconcile() == [("status", "GemmaServing", "chat")]
+    assert world.condition("Stalled") == "True NameConflict"
+    assert world.cluster.objects["Service", "ns", "chat-interactive"] == stranger
+
+
+async def test_a_deleted_child_and_a_dropped_pool() -> None:
+    world = World({**AUTO, "batch": {}})
+    await world.settle()
+    del world.cluster.objects["Service", "ns", "chat-batch"]
+    assert await world.reconcile() == [("apply", "Service", "chat-batch")]
+    world.edit(pools=AUTO)
+    assert [write for write in await world.reconcile() if write[0] == "delete"] == [
+        ("delete", "Deployment", "chat-batch"), ("delete", "Service", "chat-batch"),
+    ]  # fmt: skip
+    assert list(world.status["pools"]) == ["interactive"]
+
+
+@pytest.mark.parametrize("gone", ["absent", "deleting"])
+async def test_a_serving_that_goes_is_left_to_garbage_collection(gone: str) -> None:
+    world = World()
+    await world.settle()
+    if gone == "absent":
+        del world.cluster.objects["GemmaServing", *KEY]
+    else:
+        world.cluster.objects["GemmaServing", *KEY]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.cluster.writes.clear()
+    assert await world.operator.reconcile(KEY) is None
+    assert world.cluster.writes == []
+    assert await world.scaler.tick() == []
+
+
+async def test_no_secret_is_read() -> None:
+    """The cluster in memory would fail on any kind but our own; the Secret's name is all that is passed on."""
+    world = World()
+    world.edit(model={"id": "m", "tokenSecretRef": {"name": "hub"}})
+    await world.settle()
+    assert {kind for kind, _, _ in world.cluster.objects} == {"GemmaServing", "Deployment", "Service", "Pod"}
+
+
+def sized(desired: int, ready: int = 0) -> PoolState:
+    return PoolState(exists=True, desired=desired, ready=ready)
+
+
+@pytest.mark.parametrize(
+    ("there", "decided", "target"),
+    [(None, None, 1), (3, None, 3), (9, None, 5), (3, 4, 4), (3, 99, 5), (3, 0, 1), (None, 4, 4)],
+)
+def test_a_target_is_the_decision_else_what_is_there_within_the_bounds(
+    there: int | None, decided: int | None, target: int
+) -> None:
+    states = {} if there is None else {"interactive": sized(there)}
+    scaling = Scaling(targets={} if decided is None else {"interactive": decided})
+    assert _targets(serving(AUTO), states, scaling) == {"interactive": target}
+
+
+@pytest.mark.parametrize(
+    ("states", "answers"),
+    [
+        ({}, False),
+        ({"interactive": sized(1, 1)}, True),
+        ({"interactive": sized(5, 1), "batch": sized(1, 1)}, True),
+        ({"interactive": sized(1, 1), "batch": sized(1, 0)}, False),
+        ({"interactive": sized(1, 1), "batch": sized(0, 0)}, True),
+    ],
+)
+def test_whether_the_last_good_state_answers(states: dict[str, PoolState], answers: bool) -> None:
+    assert _any_ready(states) is answers
+
+
+def told(ready: str, stalled: str = "False", slo: str = "Unknown", desired: int = 1) -> dict[str, Any]:
+    statuses = {"Ready": ready, "Stalled": stalled, "SLOMet": slo, "MetricsAvailable": "Unknown"}
+    rows = [{"type": kind, "status": value, "reason": "R", "message": "m"} for kind, value in statuses.items()]
+    decision = {"replicas": desired, "reason": "SloMissed", "message": "too slow"}
+    return {"conditions": rows, "pools": {"interactive": {"desired": desired, "lastDecision": decision}}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "events"),
+    [
+        ({}, told("False"), []),
+        ({}, told("False", "True"), [("Warning", "R", "Stalled is True: m")]),
+        (told("False"), told("True"), [("Normal", "R", "Ready is True: m")]),
+        (told("True"), told("False"), [("Warning", "R", "Ready is False: m")]),
+        (told("True", "True"), told("True"), []),
+        (told("True"), told("True", slo="False"), [("Warning", "R", "SLOMet is False: m")]),
+        (told("True", slo="False"), told("True"), []),
+        (told("True"), told("True"), []),
+        (told("True"), told("True", desired=3), [("Normal", "Scaled", "pool interactive: 1 -> 3 engines. too slow")]),
+    ],
+)
+def test_an_event_for_each_turn_and_none_for_standing_still(old: Any, new: Any, events: list[Any]) -> None:
+    assert _events(old, new) == events
