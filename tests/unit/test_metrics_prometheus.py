@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import socket
 import subprocess
 import threading
@@ -16,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_se
 
 from gemma_operator.metrics.prometheus import BUCKET, LOOKBACK_SECONDS, RUNNING, WAITING, PrometheusSource, parse
 from gemma_operator.scaling import Missing, MissingReason, PoolKey
+from tools.cluster.binaries import ensure_one
 
 NOW = 1_800_000_000.0
 TARGET = {"namespace": "ns", "serving": "chat", "pool": "interactive", "pod": "chat-1", "pod_uid": "u1", "engine": "0"}
@@ -252,8 +252,7 @@ def await_condition(condition, seconds=20):
 
 @contextmanager
 def real_prometheus(folder, target_port):
-    binary = shutil.which("prometheus")
-    assert binary, "this test needs the program prometheus on PATH (Debian: apt-get install prometheus)"
+    binary = str(ensure_one("prometheus"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
