@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -76,25 +77,22 @@ class Reconciler:
         """Live Deployments and Services of a serving, and its Pods."""
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         selector = f"{SERVING}={label_value(name)}"
-        deployments = await self._cluster.list("Deployment", namespace, selector)
-        services = await self._cluster.list("Service", namespace, selector)
-        return [*deployments, *services], await self._cluster.list("Pod", namespace, selector)
+        kinds = ("Deployment", "Service", "Pod")
+        deployments, services, pods = await asyncio.gather(*(self._cluster.list(kind, namespace, selector) for kind in kinds))
+        return [*deployments, *services], pods
 
     async def _strangers(
         self, serving: GemmaServing, wanted: Iterable[Object], children: Iterable[Object]
     ) -> list[Object]:
         """Objects that bear a name we want, but not our labels."""
-        known = {(child["kind"], child["metadata"]["name"]) for child in children}
-        missing = [child for child in wanted if (child["kind"], child["metadata"]["name"]) not in known]
-        found = [
-            await self._cluster.get(child["kind"], serving.namespace, child["metadata"]["name"]) for child in missing
-        ]
+        known = {_ref(child) for child in children}
+        missing = [(kind, name) for kind, name in map(_ref, wanted) if (kind, name) not in known]
+        found = await asyncio.gather(*(self._cluster.get(kind, serving.namespace, name) for kind, name in missing))
         return [stranger for stranger in found if stranger is not None]
 
     async def _carry_out(self, serving: GemmaServing, steps: Plan) -> None:
         """Write. Everything is tried as a dry run first, so that a refusal leaves no half-made set."""
-        for child in steps.apply:
-            await self._cluster.apply(child, dry_run=True)
+        await asyncio.gather(*(self._cluster.apply(child, dry_run=True) for child in steps.apply))
         for scale in steps.scale:
             await self._cluster.scale(serving.namespace, scale.name, scale.replicas)
         for child in steps.apply:
@@ -157,6 +155,10 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
 
 def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((c for c in status_.get("conditions", []) if c["type"] == kind), {})
+
+
+def _ref(child: Mapping[str, Any]) -> tuple[str, str]:
+    return str(child["kind"]), str(child["metadata"]["name"])
 
 
 def _any_ready(states: Mapping[str, PoolState]) -> bool:

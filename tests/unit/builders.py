@@ -76,7 +76,10 @@ def pod(name: str = "p1", pool: str = "interactive", ready: bool = False, **more
     container, meta = more.pop("container", None), more.pop("metadata", {})
     conditions = [{"type": "Ready", "status": str(ready)}, *more.pop("conditions", [])]
     status = {"conditions": conditions, **more} | ({"containerStatuses": [container]} if container else {})
-    return {"metadata": {"name": name, "uid": f"uid-{name}", "labels": selector("chat", pool), **meta}, "status": status}
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": selector("chat", pool), **meta},
+        "status": status,
+    }
 
 
 def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:

@@ -35,7 +35,9 @@ def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str 
 def test_crd_prints_the_crd_of_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crd"]) == 0
     held = (ROOT / "charts/gemma-operator/crd/gemmaservings.yaml").read_text()
-    assert capsys.readouterr().out == held, "write it anew: gemma-operator crd > charts/gemma-operator/crd/gemmaservings.yaml"
+    assert capsys.readouterr().out == held, (
+        "write it anew: gemma-operator crd > charts/gemma-operator/crd/gemmaservings.yaml"
+    )
 
 
 def test_render_prints_every_child_of_every_serving(render: Any) -> None:
@@ -86,7 +88,9 @@ def test_a_wrong_setting_is_told_before_anything_starts(
 ) -> None:
     monkeypatch.setenv("GEMMA_SCALING_TICK_SECONDS", "soon")
     assert main(["run"]) == 2
-    assert capsys.readouterr().err == "gemma-operator: GEMMA_SCALING_TICK_SECONDS is 'soon': it must be a number above 0\n"
+    assert (
+        capsys.readouterr().err == "gemma-operator: GEMMA_SCALING_TICK_SECONDS is 'soon': it must be a number above 0\n"
+    )
 
 
 def test_the_module_runs_as_a_program() -> None:

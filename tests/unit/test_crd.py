@@ -73,13 +73,16 @@ def test_rules_have_messages_for_people(path: str) -> None:
 
 
 def test_rules_and_models_speak_of_the_same_numbers() -> None:
-    rules = " ".join(rule["rule"] for path in ("spec", "spec.pools[]") for rule in NODES[path]["x-kubernetes-validations"])
+    rules = " ".join(
+        rule["rule"] for path in ("spec", "spec.pools[]") for rule in NODES[path]["x-kubernetes-validations"]
+    )
     assert str(VIDEO_TOKENS) in rules
     assert POOL_NAME in rules
 
 
 @pytest.mark.parametrize(
-    ("text", "legal"), [("500m", True), ("1.5Gi", True), ("1e3", True), ("+1", True), ("-1", False), ("1 Gi", False), ("", False)]
+    ("text", "legal"),
+    [("500m", True), ("1.5Gi", True), ("1e3", True), ("+1", True), ("-1", False), ("1 Gi", False), ("", False)],
 )
 def test_quantities_are_checked_at_apply(text: str, legal: bool) -> None:
     assert bool(re.search(NODES["spec.pools[].sharedMemory"]["pattern"], text)) is legal

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from gemma_operator.api.parse import parse
 from gemma_operator.desired import Defaults
-from tests.unit.builders import body, parse, serving, wanted
+from tests.unit.builders import body, serving, wanted
 
 
 def pod(defaults: Defaults | None = None, pool: str = "interactive", spec: Any = None, **fields: Any) -> dict[str, Any]:
@@ -46,11 +47,14 @@ def test_the_token_comes_from_the_secret_and_is_never_read() -> None:
     assert {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "hf"}}} in variables
 
 
-@pytest.mark.parametrize(("pool", "drain", "grace"), [("interactive", None, 50), ("batch", None, 140), ("batch", 0, 20)])
+@pytest.mark.parametrize(
+    ("pool", "drain", "grace"), [("interactive", None, 50), ("batch", None, 140), ("batch", 0, 20)]
+)
 def test_a_stopped_engine_has_time_to_leave_the_endpoints_to_drain_and_to_exit(
     pool: str, drain: int | None, grace: int
 ) -> None:
-    found = pod(pool=pool, **({} if drain is None else {"drainSeconds": drain}))
+    fields: dict[str, Any] = {} if drain is None else {"drainSeconds": drain}
+    found = pod(pool=pool, **fields)
     assert found["terminationGracePeriodSeconds"] == grace
     assert found["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] == 10
 

@@ -74,6 +74,7 @@ def test_a_refusal_names_field_value_and_what_is_allowed(spec: Any, field: str, 
     assert value in said
     assert remedy in said
     assert "\n" not in said
+    assert "[key]" not in said
 
 
 def test_one_video_fits_in_exactly_2496_tokens() -> None:
@@ -93,7 +94,12 @@ def test_an_object_without_a_name_is_refused(missing: Any) -> None:
 
 
 def test_null_is_the_same_as_absent() -> None:
-    nulls = {"replicas": None, "slo": None, "env": None, "resources": {"limits": None, "requests": {"cpu": None}}}
+    nulls: dict[str, Any] = {
+        "replicas": None,
+        "slo": None,
+        "env": None,
+        "resources": {"limits": None, "requests": {"cpu": None}},
+    }
     assert parse(body({"engine": None, **pool(**nulls)})) == parse(body(pool()))
     assert parse(body({"pools": None})) == parse(body())
 

@@ -22,7 +22,9 @@ NAME = "chat-interactive"
 
 
 def planned(of: GemmaServing, found: list[dict[str, Any]], **targets: int) -> Plan:
-    return plan(of, wanted(of), found, {**{pool: of.spec.pools[pool].replicas.min for pool in of.spec.pools}, **targets})
+    return plan(
+        of, wanted(of), found, {**{pool: of.spec.pools[pool].replicas.min for pool in of.spec.pools}, **targets}
+    )
 
 
 def cluster(of: GemmaServing, replicas: int = 2, owners: tuple[str, ...] = (OPERATOR, SCALER)) -> list[dict[str, Any]]:
@@ -32,7 +34,10 @@ def cluster(of: GemmaServing, replicas: int = 2, owners: tuple[str, ...] = (OPER
 @pytest.mark.parametrize("pools", [AUTO, FIXED])
 def test_a_new_pool_is_made_with_its_floor(pools: Any) -> None:
     steps = planned(serving(pools), [])
-    assert [(child["kind"], child["spec"].get("replicas")) for child in steps.apply] == [("Deployment", 2), ("Service", None)]
+    assert [(child["kind"], child["spec"].get("replicas")) for child in steps.apply] == [
+        ("Deployment", 2),
+        ("Service", None),
+    ]
     assert not steps.scale
     assert not steps.delete
 
@@ -81,7 +86,7 @@ def engine(found: dict[str, Any]) -> dict[str, Any]:
     return container
 
 
-def edits(*cases: tuple[str, Callable[[dict[str, Any]], Any]]) -> Any:
+def edits(*cases: tuple[str, Callable[[dict[str, Any]], Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("edit", [case[1] for case in cases], ids=[case[0] for case in cases])
 
 
@@ -158,7 +163,10 @@ def owned_by(found: dict[str, Any], *owners: dict[str, Any]) -> dict[str, Any]:
     [
         ([], "somebody else"),
         ([{"kind": "Application", "name": "web", "uid": "z", "controller": True}], "Application web"),
-        ([{"kind": "GemmaServing", "name": "chat", "uid": "uid-of-an-older-chat", "controller": True}], "GemmaServing chat"),
+        (
+            [{"kind": "GemmaServing", "name": "chat", "uid": "uid-of-an-older-chat", "controller": True}],
+            "GemmaServing chat",
+        ),
         ([{"kind": "GemmaServing", "name": "chat", "uid": "uid-of-chat", "controller": False}], "GemmaServing chat"),
     ],
 )
@@ -167,9 +175,7 @@ def test_a_strangers_object_under_our_name_stops_every_write(owners: list[dict[s
     _, service = cluster(of)
     steps = planned(of, [owned_by(service, *owners), *cluster(serving({"batch": {}}))])
     assert steps == Plan(
-        conflicts=(
-            f"Service {NAME} exists and belongs to {named}: delete or rename it, or rename this GemmaServing",
-        )
+        conflicts=(f"Service {NAME} exists and belongs to {named}: delete or rename it, or rename this GemmaServing",)
     )
 
 
@@ -192,7 +198,9 @@ JSON = st.recursive(
     max_leaves=10,
 )
 NAMED = st.lists(
-    st.fixed_dictionaries({"name": st.sampled_from("abcdef"), "value": JSON}), max_size=4, unique_by=lambda item: item["name"]
+    st.fixed_dictionaries({"name": st.sampled_from("abcdef"), "value": JSON}),
+    max_size=4,
+    unique_by=lambda item: str(item["name"]),
 )
 
 

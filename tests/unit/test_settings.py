@@ -58,7 +58,10 @@ def test_the_defaults_for_engines_come_from_the_installation() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        *(("GEMMA_SCALING_TICK_SECONDS", value, "a number above 0") for value in ("0", "-1", "soon", "nan", "inf", "1s")),
+        *(
+            ("GEMMA_SCALING_TICK_SECONDS", value, "a number above 0")
+            for value in ("0", "-1", "soon", "nan", "inf", "1s")
+        ),
         ("GEMMA_SCALING_WINDOW_SECONDS", "0", "a number above 0"),
         ("GEMMA_SCALE_DOWN_AFTER_SECONDS", "x", "a number above 0"),
         ("GEMMA_RESYNC_SECONDS", "-5", "a number above 0"),
@@ -66,7 +69,10 @@ def test_the_defaults_for_engines_come_from_the_installation() -> None:
         ("GEMMA_HEALTH_PORT", "99999", "a port, 1 to 65535"),
         ("GEMMA_LOG_LEVEL", "LOUD", "one of DEBUG, INFO, WARNING, ERROR"),
         ("GEMMA_LOG_FORMAT", "xml", "one of json, plain"),
-        *(("GEMMA_ENGINE_COMMAND", value, "a JSON list of strings") for value in ("vllm serve", '"vllm"', "[1]", "{}", "[")),
+        *(
+            ("GEMMA_ENGINE_COMMAND", value, "a JSON list of strings")
+            for value in ("vllm serve", '"vllm"', "[1]", "{}", "[")
+        ),
     ],
 )
 def test_a_wrong_value_is_told_with_its_name_and_what_is_allowed(name: str, value: str, allowed: str) -> None:
@@ -76,6 +82,8 @@ def test_a_wrong_value_is_told_with_its_name_and_what_is_allowed(name: str, valu
     assert said.startswith(f"{name} is {value!r}: it must be {allowed}")
 
 
-@pytest.mark.parametrize("name", ["GEMMA_METRICS_PORT", "GEMMA_RESYNC_SECONDS", "GEMMA_LOG_LEVEL", "GEMMA_ENGINE_COMMAND"])
+@pytest.mark.parametrize(
+    "name", ["GEMMA_METRICS_PORT", "GEMMA_RESYNC_SECONDS", "GEMMA_LOG_LEVEL", "GEMMA_ENGINE_COMMAND"]
+)
 def test_an_empty_variable_is_an_absent_one(name: str) -> None:
     assert read_settings({name: ""}) == read_settings({})

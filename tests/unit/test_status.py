@@ -36,7 +36,9 @@ def decided(judgement: Judgement | None = MET, window: Window | None = WINDOW, r
     return Decision(replicas, Reason.STEADY, "held at 1: all is well", judgement, window)
 
 
-def of(states: dict[str, PoolState], scaling: Scaling | None = None, old: Any = None, which: GemmaServing = AUTO) -> dict[str, Any]:
+def of(
+    states: dict[str, PoolState], scaling: Scaling | None = None, old: Any = None, which: GemmaServing = AUTO
+) -> dict[str, Any]:
     return status(which, states, scaling or Scaling(), old or {}, NOW)
 
 

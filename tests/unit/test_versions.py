@@ -32,7 +32,15 @@ def test_the_version_is_that_of_the_tag_or_the_explicit_one(
 
 @pytest.mark.parametrize(
     "image",
-    ["vllm:nightly", "vllm:latest", "vllm", f"vllm@{DIGEST}", "registry.example:5000/vllm", "localhost:5000/vllm:v32", "v:"],
+    [
+        "vllm:nightly",
+        "vllm:latest",
+        "vllm",
+        f"vllm@{DIGEST}",
+        "registry.example:5000/vllm",
+        "localhost:5000/vllm:v32",
+        "v:",
+    ],
 )
 def test_a_tag_without_a_version_says_what_to_set(image: str) -> None:
     with pytest.raises(UnknownVersion, match=r"has no version in its tag: set engine\.version") as refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -39,7 +39,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._clock.now
 
 
-def simulate(story: Callable[[], Awaitable[None]]) -> None:
+def simulate(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         runner.run(story())
 

@@ -1,0 +1,174 @@
+"""A serving on a real node: Ready, answering, scaled by load, rolled without losing a request, telling what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from tests.node.conftest import MODEL, Helm, address, await_ready, serving
+from tests.support.kube import Kube, condition, eventually
+from tools.demo import traffic
+from tools.demo.load import Client, Outcome
+
+PULL_ERROR_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def demo(kube: Kube) -> str:
+    """Name of a Ready serving."""
+    kube.apply(serving("demo"))
+    await_ready(kube, "demo")
+    return "demo"
+
+
+def load(url: str, bodies: Any, rate: float, stop: asyncio.Event | None = None, seconds: float = 60) -> list[Outcome]:
+    """Open-loop load; returns what became of each request."""
+
+    async def offer() -> list[Outcome]:
+        async with Client(url) as client:
+            await client.offer(bodies, rate, seconds, stop)
+        return list(client.outcomes)
+
+    return asyncio.run(offer())
+
+
+async def load_until(url: str, bodies: Any, rate: float, done: Any, what: str, seconds: float) -> list[Outcome]:
+    """Open-loop load until `done()` is true."""
+    stop = asyncio.Event()
+    async with Client(url) as client:
+        offering = asyncio.create_task(client.offer(bodies, rate, seconds, stop))
+        end = time.monotonic() + seconds
+        try:
+            while not await asyncio.to_thread(done):
+                assert time.monotonic() < end, f"waited {seconds:.0f} s for: {what}"
+                await asyncio.sleep(0.5)
+        finally:
+            stop.set()
+            await offering
+    return list(client.outcomes)
+
+
+def failures(outcomes: list[Outcome]) -> list[str]:
+    """Errors of the requests that failed."""
+    return [f"{o.kind}: {o.error}" for o in outcomes if not o.ok]
+
+
+def test_helm_test_passes(installed: Kube, helm: Helm) -> None:
+    assert "Succeeded" in helm("test", "gemma-operator", "-n", "gemma-system")
+
+
+def test_both_pools_answer_text_image_and_video(kube: Kube, demo: str) -> None:
+    for pool in ("interactive", "batch"):
+        bodies = [traffic.text_body(MODEL, 1), traffic.image_body(MODEL, 2), traffic.video_body(MODEL, 3)]
+        outcomes = load(address(kube, f"demo-{pool}"), iter(bodies), 20, seconds=10)
+        assert [o.kind for o in outcomes if o.ok] == [body.kind for body in bodies], failures(outcomes)
+
+
+def test_a_limit_of_the_pool_is_kept(kube: Kube, demo: str) -> None:
+    outcomes = load(address(kube, "demo-interactive"), iter([traffic.text_body("another-model", 1)]), 20, seconds=5)
+    assert "404" in failures(outcomes)[0]
+
+
+def test_the_engines_run_locked_down(kube: Kube, demo: str) -> None:
+    pods = [p for p in kube.list("pod") if p["metadata"]["labels"]["gemmaserving.dev/pool"] == "interactive"]
+    spec = pods[0]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["automountServiceAccountToken"] is False
+    who = kube.run("exec", pods[0]["metadata"]["name"], "--", "id", "-u").stdout.strip()
+    assert who == "2000"
+
+
+def test_load_over_the_slo_scales_up_and_the_slo_is_met_again(kube: Kube, demo: str) -> None:
+    """36 req/s, half of them videos: more than one engine holds (the step model's limit is 22), less than two."""
+
+    def scaled_and_met() -> bool:
+        body = kube.get("gsv", "demo")
+        pool = (body or {}).get("status", {}).get("pools", {}).get("interactive", {})
+        return pool.get("ready", 0) >= 2 and condition(body, "SLOMet").get("status") == "True"
+
+    bodies = traffic.mixed(MODEL, 0.5, seed=7)
+    asyncio.run(
+        load_until(address(kube, "demo-interactive"), bodies, 36, scaled_and_met, "two engines and SLOMet", 150)
+    )
+    body = kube.get("gsv", "demo")
+    assert body
+    pool = body["status"]["pools"]["interactive"]
+    assert pool["p95Milliseconds"] <= 300
+    assert pool["samples"] > 100
+    assert condition(body, "Ready")["status"] == "True"
+    events = kube.run("get", "events", "-o", "custom-columns=R:.reason,M:.message", "--no-headers").stdout
+    assert "pool interactive: 1 -> 2 engines" in events
+    assert "SLOMet is False" in events
+
+
+def test_a_rolling_update_under_load_loses_no_request(kube: Kube, demo: str) -> None:
+    def revision() -> str:
+        deployment = kube.get("deployment", "demo-interactive")
+        assert deployment
+        return str(deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
+
+    before = revision()
+    kube.run("patch", "gsv", "demo", "--type=merge", "-p", '{"spec":{"pools":{"interactive":{"maxNumSeqs":48}}}}')
+
+    def rolled_out() -> bool:
+        pods = kube.list("pod", "gemmaserving.dev/pool=interactive")
+        ended = not any(p["metadata"].get("deletionTimestamp") for p in pods)
+        body = kube.get("gsv", "demo")
+        return revision() != before and ended and condition(body, "Reconciling").get("status") == "False"
+
+    bodies = traffic.mixed(MODEL, 0.2, seed=8)
+    outcomes = asyncio.run(load_until(address(kube, "demo-interactive"), bodies, 8, rolled_out, "rolled out", 180))
+    assert len(outcomes) > 50
+    assert failures(outcomes) == []
+
+
+def test_an_image_that_cannot_be_pulled_is_named_in_time(kube: Kube) -> None:
+    started = time.monotonic()
+    kube.apply(serving("nopull", engine={"image": "registry.invalid/vllm:v0.32.0"}))
+    stalled = eventually(
+        "the status names the image",
+        lambda: (c := condition(kube.get("gsv", "nopull"), "Stalled")).get("status") == "True" and c,
+        PULL_ERROR_SECONDS,
+    )
+    assert stalled["reason"] == "ImagePullFailed"
+    assert "registry.invalid/vllm:v0.32.0" in stalled["message"]
+    assert time.monotonic() - started < PULL_ERROR_SECONDS
+    kube.run("delete", "gsv", "nopull")
+
+
+def test_a_bad_flag_stalls_the_update_and_the_old_engine_goes_on(kube: Kube, demo: str) -> None:
+    before = kube.get("gsv", "demo")
+    assert before
+    kube.run(
+        "patch", "gsv", "demo", "--type=merge", "-p", '{"spec":{"pools":{"batch":{"extraArgs":["--no-such-flag"]}}}}'
+    )
+    stalled = eventually(
+        "the status says what the engine said",
+        lambda: (c := condition(kube.get("gsv", "demo"), "Stalled")).get("status") == "True" and c,
+        60,
+    )
+    assert stalled["reason"] == "EngineCrashed"
+    assert "code 2" in stalled["message"]
+    assert "unrecognized arguments: --no-such-flag" in stalled["message"]
+    assert condition(kube.get("gsv", "demo"), "Ready")["status"] == "True"
+    assert failures(load(address(kube, "demo-batch"), iter([traffic.text_body(MODEL, 4)]), 20, seconds=5)) == []
+    kube.run("patch", "gsv", "demo", "--type=json", "-p", '[{"op":"remove","path":"/spec/pools/batch/extraArgs"}]')
+    await_ready(kube, "demo")
+
+
+def test_a_killed_operator_pod_is_replaced_and_goes_on(kube: Kube, installed: Kube, demo: str) -> None:
+    installed.run("delete", "pod", "-l", "app.kubernetes.io/component=operator", "--force", "--grace-period=0")
+    kube.run("delete", "service", "demo-batch")
+    eventually("the new operator repairs the Service", lambda: kube.get("service", "demo-batch"), 60)
+
+
+def test_deleting_the_serving_leaves_no_engine(kube: Kube, demo: str) -> None:
+    kube.run("delete", "gsv", demo, "--timeout=30s")
+    eventually(
+        "no Deployment, Service or Pod is left",
+        lambda: not any(kube.list(k) for k in ("deployment", "service", "pod")),
+        150,
+    )
