@@ -3,6 +3,7 @@
 #
 # Left out to make 2 GB of 6 GB: NVIDIA's libraries and triton (cpu-excludes.txt). PyTorch links against the former even
 # where it never calls them, so cuda_stubs.py puts stubs in their place. PyTorch's headers go too.
+# Importing what a server needs writes its bytecode, and only that: a container's root file system may be read-only.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
@@ -18,8 +19,10 @@ RUN --mount=type=secret,id=ca-bundle,target=/etc/ssl/certs/ca-certificates.crt \
  && cd /opt/venv/lib/python3.11/site-packages \
  && python3 /build/cuda_stubs.py . \
  && rm -r torch/include torch/bin/protoc* torch/lib/libtorch_cuda_linalg.so \
- && PYTHONDONTWRITEBYTECODE=1 /opt/venv/bin/python /build/tiny_gemma4.py /models \
- && { /opt/venv/bin/python -m compileall -q -j0 --invalidation-mode unchecked-hash . || true; }
+ && /opt/venv/bin/python /build/tiny_gemma4.py /models \
+ && /opt/venv/bin/python -c 'import vllm.entrypoints.openai.api_server, vllm.v1.executor.multiproc_executor, \
+        vllm.v1.worker.cpu_worker, vllm.v1.attention.backends.cpu_attn, \
+        vllm.model_executor.models.gemma4_mm, vllm.model_executor.models.gemma4_mtp'
 
 FROM ${BASE}
 RUN apt-get update -q && apt-get install -qy --no-install-recommends python3 libnuma1 ca-certificates \

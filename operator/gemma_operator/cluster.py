@@ -25,7 +25,7 @@ API_VERSIONS = {KIND: API_VERSION, "Deployment": "apps/v1", "Service": "v1", "Po
 
 
 class Refused(Exception):
-    """The API server refuses an object (400, 403, 422): asking again doesn't help, a person has to act."""
+    """The API server refuses an object: asking again doesn't help, a person has to act."""
 
 
 class Cluster:
@@ -143,10 +143,15 @@ class Cluster:
             except (ApiException, DynamicApiError) as error:
                 if error.status == 404:
                     return None
-                if error.status in (400, 403, 422):
+                if _is_refusal(error):
                     raise Refused(_said(error)) from error
                 raise
         return dict(answer.to_dict()) if hasattr(answer, "to_dict") else dict(answer or {})
+
+
+def _is_refusal(error: Any) -> bool:
+    # Server-side apply answers 500 to what isn't of the kind's schema, such as an unknown field in a toleration.
+    return error.status in (400, 403, 422) or "failed to create typed patch object" in _said(error)
 
 
 def _said(error: Any) -> str:

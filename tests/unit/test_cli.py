@@ -66,7 +66,7 @@ def test_render_takes_the_settings_of_the_installation(render: Any, monkeypatch:
         ("kind: GemmaServing\nmetadata: {name: a}\n", "spec.model: required"),
         (EXAMPLE.replace("min: 1, max: 4", "min: 5, max: 4"), "replicas.max is 4, replicas.min is 5"),
         (EXAMPLE + "  engine: {image: 'vllm:nightly'}\n", "set engine.version"),
-        (EXAMPLE + "      extraArgs: [--port=1]\n", "pools.batch.extraArgs: --port can't be changed"),
+        (EXAMPLE + "      extraArgs: [--port=1]\n", "pools.batch.extraArgs: --port can't be set"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(render: Any, content: str | bytes, said: str) -> None:

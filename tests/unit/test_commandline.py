@@ -13,6 +13,7 @@ from gemma_operator.api.parse import parse
 from gemma_operator.api.values import duration_seconds
 from gemma_operator.desired import Defaults
 from gemma_operator.engine.commandline import MTP_SINCE, RefusedArgs, engine_args
+from gemma_operator.engine.flags import known_flags
 from tests.unit.builders import argv, body, serving, value_after, wanted
 
 E4B = {"id": "google/gemma-4-E4B-it"}
@@ -114,11 +115,19 @@ def test_an_argument_of_the_user_takes_the_place_of_ours(extra: list[str], gone:
 @pytest.mark.parametrize(
     "extra",
     [["--port", "9"], ["--port=9"], ["--host", "::"], ["--model", "x"], ["--served-model-name=x"], ["--served_model_name=x"],
-     ["--uds", "/s"], ["--root-path=/x"], ["--disable-log-stats"], ["--no-disable-log-stats"], ["--ssl-keyfile=/k"]],
+     ["--uds", "/s"], ["--root-path=/x"], ["--disable-log-stats"], ["--no-disable-log-stats"], ["--ssl-keyfile=/k"], ["--por=1"], ["--served_model=x"]],
 )  # fmt: skip
 def test_arguments_that_the_operator_relies_on_are_refused(extra: list[str]) -> None:
     with pytest.raises(RefusedArgs, match=r"pools\.interactive\.extraArgs: --.*: remove it"):
         args(extraArgs=extra)
+
+
+def test_a_flag_that_the_engine_does_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = {name: flag for name, flag in known_flags((0, 32, 0)).items() if name != "--shutdown-timeout"}
+    monkeypatch.setattr("gemma_operator.engine.commandline.known_flags", lambda version: fewer)
+    arguments = args()
+    assert "--shutdown-timeout" not in arguments
+    assert "30" not in arguments
 
 
 def speculative(**given: Any) -> dict[str, Any] | None:

@@ -8,12 +8,22 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
 
-from gemma_operator.metrics.prometheus import BUCKET, LOOKBACK_SECONDS, RUNNING, WAITING, PrometheusSource, parse
+from gemma_operator.metrics.prometheus import (
+    BUCKET,
+    LOOKBACK_SECONDS,
+    METRICS,
+    RUNNING,
+    WAITING,
+    PrometheusSource,
+    parse,
+)
 from gemma_operator.scaling import Missing, MissingReason, PoolKey
 from tools.cluster.binaries import ensure_one
 
@@ -125,6 +135,16 @@ def test_names_escaped_for_openmetrics_are_the_same_metrics():
         for item in plain
     ]
     assert parse(escaped) == parse(plain) == parse(plain + escaped)
+
+
+def test_real_vllm_exposes_what_is_read():
+    """Recorded from vLLM 0.32 with an edge at the SLO."""
+    exposition = (Path(__file__).parent / "data" / "vllm-0.32-metrics.txt").read_text()
+    samples = [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
+    result = [series(sample.name, sample.value, **sample.labels) for sample in samples if sample.name in METRICS]
+    [sample] = parse(result)[KEY]
+    assert 0.3 in dict(sample.ttft_buckets)
+    assert sample.ttft_buckets[-1] == (math.inf, 21)
 
 
 @pytest.mark.parametrize("missing", [BUCKET, WAITING, RUNNING])

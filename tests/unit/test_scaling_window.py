@@ -90,7 +90,7 @@ def test_after_an_operator_restart_old_counts_are_not_taken_for_new_ones():
 
 def test_a_pod_long_ready_but_never_scraped_does_not_count_its_whole_life():
     late = [(1200, [sample("b", 1200, *[9000.0] * 5)]), (1210, [sample("b", 1210, *[9010.0] * 5)])]
-    window = replay(merged(steady("a", 1000, 1210), late), ["a", "b"])
+    window = replay(merged(steady("a", 1000, 1210), late), lambda now: ["a", "b"] if now >= 1010 else ["a"])
     assert window.samples == 60 + 10
 
 
@@ -108,6 +108,12 @@ def test_the_same_scrape_read_twice_counts_once():
     ticks = [(now, [sample("a", now - now % 20, *[float(now - now % 20)] * 5)]) for now in range(1000, 1201, 5)]
     window = replay(ticks, ["a"])
     assert (window.samples, window.seconds) == (60, 60)
+
+
+def test_a_scrape_older_than_the_last_one_is_no_restart():
+    """Two Prometheus replicas behind one address may answer in turns."""
+    ticks = [(now, [sample("a", at, *[float(at)] * 5)]) for now, at in ((1000, 1000), (1050, 1050), (1055, 1045))]
+    assert replay([*ticks, (1060, [sample("a", 1060, *[1060.0] * 5)])], ["a"]).samples == 60
 
 
 @pytest.mark.parametrize(
@@ -164,7 +170,8 @@ def test_history_is_bounded():
     for tick in range(3 * MAX_SAMPLES_PER_ENGINE):
         now = 1000 + tick / 100
         reading = {KEY: (sample("a", now, *[now] * 5), sample(f"dead-{tick}", now - 100, *[now] * 5))}
-        history, _ = observe(history, reading, KEY, fleet("a"), POLICY, now)
+        history, _ = observe(history, reading, KEY, fleet("a", f"dead-{tick}"), POLICY, now)
+    history, _ = observe(history, {}, KEY, fleet("a"), POLICY, now)
     assert len(history.engines["a"]) == MAX_SAMPLES_PER_ENGINE
     assert set(history.engines) == set(history.ready_at) == {"a"}
 

@@ -43,7 +43,7 @@ def _uv(log: Path) -> Path:
     folder = CACHE / f"uv-{digest([UV_REQUIREMENTS])}"
     uv = folder / "bin" / "uv"
     if not uv.exists():
-        run_logged("installing uv", [sys.executable, "-m", "venv", "--clear", folder], log)
+        run_logged("making a place for uv", [sys.executable, "-m", "venv", "--clear", folder], log)
         install = [folder / "bin" / "pip", "install", "-q", "--require-hashes", "-r", ROOT / UV_REQUIREMENTS]
         run_logged("installing uv", install, log)
     return uv

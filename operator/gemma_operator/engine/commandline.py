@@ -72,13 +72,15 @@ def engine_args(spec: Spec, pool: str, version: Version) -> list[str]:
     """
     user = list(spec.pools[pool].extra_args)
     taken = {flag_name(argument) for argument in user if argument.startswith("--")}
-    for name in RESERVED:
-        if name in taken:
+    known = known_flags(version)
+    for name in sorted(taken):
+        # argparse takes the beginning of a flag for the flag.
+        meant = next((r for r in RESERVED if r == name or (name not in known and r.startswith(name))), None)
+        if meant:
             raise RefusedArgs(
-                f"pools.{pool}.extraArgs: {name} can't be changed, the operator's Service, probes and metrics rely on it: "
+                f"pools.{pool}.extraArgs: {name} can't be set, the operator's Service, probes and metrics rely on {meant}: "
                 "remove it (id and name of the model are set in spec.model)"
             )
-    known = known_flags(version)
     args: list[str] = []
     for flag, values in _flags(spec, pool, version):
         name = flag_name(flag)

@@ -31,9 +31,10 @@ BUCKET, WAITING, RUNNING = (
     "vllm:num_requests_waiting",
     "vllm:num_requests_running",
 )
+METRICS = (BUCKET, WAITING, RUNNING)
 TARGET_LABELS = ("namespace", "serving", "pool", "pod_uid")
 QUERY = (
-    f'{{__name__=~"{"|".join((BUCKET, WAITING, RUNNING)).replace(":", "[:_]")}",'
+    f'{{__name__=~"{"|".join(METRICS).replace(":", "[:_]")}",'
     + ",".join(f'{label}!=""' for label in TARGET_LABELS)
     + f"}}[{LOOKBACK_SECONDS}s]"
 )
@@ -64,7 +65,7 @@ class PrometheusSource:
         if not samples:
             return Missing(
                 MissingReason.NO_SERIES,
-                f"{self._name} answered, but in {LOOKBACK_SECONDS} s has not seen {BUCKET}, {WAITING} and {RUNNING} "
+                f"{self._name} answered, but in {LOOKBACK_SECONDS} s has not seen {', '.join(METRICS)} "
                 f"with labels {', '.join(TARGET_LABELS)}: does it scrape the engine Pods and set these labels?",
             )
         ahead = max(sample.at for engines in samples.values() for sample in engines) - now
@@ -124,7 +125,7 @@ def _sample(pod_uid: str, pod: str, engines: list[list[_Series]]) -> EngineSampl
     """One Pod's engines (data-parallel ranks) together; None if a metric is missing in any of them."""
     values: dict[tuple[str, float], float] = defaultdict(float)
     for engine in engines:
-        if {series.metric for series in engine} != {BUCKET, WAITING, RUNNING}:
+        if {series.metric for series in engine} != set(METRICS):
             return None
         for series in engine:
             values[series.metric, 0.0 if math.isnan(series.edge) else series.edge] += series.value

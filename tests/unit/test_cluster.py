@@ -1,0 +1,124 @@
+"""What the API server's answers mean to the operator."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from gemma_operator.cluster import Cluster, Refused
+from tests.unit.builders import body, serving, wanted
+
+
+class Server:
+    """Stands for one kind of the dynamic client: every call gives `answer` or raises it, and is kept."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer, self.calls = answer, []  # type: ignore[var-annotated]
+
+    def _call(self, **arguments: Any) -> Any:
+        self.calls.append(arguments)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    get = create = delete = server_side_apply = _call
+
+    @property
+    def status(self) -> Server:
+        return self
+
+
+def cluster(answer: Any) -> tuple[Cluster, Server]:
+    server, made = Server(answer), Cluster(None)
+    made._resource = lambda kind: server  # type: ignore[method-assign]
+    return made, server
+
+
+def failure(status: int, message: str) -> ApiException:
+    error = ApiException(status=status, reason="Reason")
+    error.body = json.dumps({"message": message})
+    return error
+
+
+DEPLOYMENT = wanted(serving())[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (422, "Deployment is invalid: spec.template.spec.nodeSelector"),
+        (400, "strict decoding error"),
+        (403, "exceeded quota: gpus"),
+        (
+            500,
+            "failed to create typed patch object (ns/a; apps/v1, Kind=Deployment): .spec.x: field not declared in schema",
+        ),
+    ],
+)
+async def test_a_refusal_is_told_in_the_servers_own_words(status: int, message: str) -> None:
+    with pytest.raises(Refused) as refused:
+        await cluster(failure(status, message))[0].apply(DEPLOYMENT)
+    assert str(refused.value) == message
+
+
+async def test_a_refusal_without_a_sentence_gives_its_status() -> None:
+    with pytest.raises(Refused, match="422 Unprocessable"):
+        await cluster(ApiException(status=422, reason="Unprocessable"))[0].apply(DEPLOYMENT)
+
+
+@pytest.mark.parametrize("status", [0, 401, 409, 429, 500, 503, 504])
+async def test_what_may_work_next_time_goes_up_to_be_tried_again(status: int) -> None:
+    with pytest.raises(ApiException):
+        await cluster(failure(status, "etcdserver: leader changed"))[0].apply(DEPLOYMENT)
+
+
+async def test_what_is_not_there_is_none_and_may_be_deleted() -> None:
+    gone, _ = cluster(failure(404, "not found"))
+    assert await gone.get("Deployment", "ns", "a") is None
+    assert await gone.list("Deployment", "ns", "a=b") == []
+    await gone.delete("Deployment", "ns", "a")
+    await gone.put_status("ns", "a", {})
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+async def test_an_event_is_a_courtesy(status: int) -> None:
+    made, server = cluster(failure(status, "no"))
+    await made.event(body(name="x" * 253), "Normal", "Ready", "m" * 5000, "operator-1")
+    (sent,) = [call["body"] for call in server.calls]
+    assert len(sent["message"]) <= 1024
+    assert len(sent["metadata"]["generateName"]) < 253
+
+
+async def test_every_item_of_a_list_knows_its_kind() -> None:
+    made, _ = cluster({"items": [{"metadata": {"name": "a"}}]})
+    assert await made.list("Pod", "ns", "a=b") == [{"metadata": {"name": "a"}, "kind": "Pod"}]
+
+
+async def test_writes_name_their_owner_and_are_strict() -> None:
+    made, server = cluster({})
+    await made.apply(DEPLOYMENT, dry_run=True)
+    await made.apply(DEPLOYMENT)
+    await made.scale("ns", "chat-interactive", 3)
+    dry, real, scaled = server.calls
+    assert [call["field_manager"] for call in server.calls] == [
+        "gemma-operator",
+        "gemma-operator",
+        "gemma-operator-scaler",
+    ]
+    assert ("dryRun", "All") in dry["query_params"]
+    assert ("dryRun", "All") not in real["query_params"]
+    assert all(("fieldValidation", "Strict") in call["query_params"] for call in server.calls)
+    assert scaled["body"]["spec"] == {"replicas": 3}
+
+
+async def test_every_request_has_a_time_limit() -> None:
+    made, server = cluster({})
+    await made.get("Pod", "ns", "a")
+    await made.list("Pod", "ns", "a=b")
+    await made.apply(DEPLOYMENT)
+    await made.delete("Pod", "ns", "a")
+    await made.event(body(), "Normal", "Ready", "m", "operator-1")
+    assert all(call["_request_timeout"] for call in server.calls)
