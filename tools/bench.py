@@ -53,7 +53,14 @@ def apply_milliseconds() -> list[float]:
                 body = {**EXAMPLE, "metadata": {"name": name}}
                 started = time.perf_counter()
                 custom.create_namespaced_custom_object("gemmaserving.dev", "v1alpha1", "default", "gemmaservings", body)
-                while len(apps.list_namespaced_deployment("default", label_selector=f"gemmaserving.dev/serving={name}").items) < 2:
+                while (
+                    len(
+                        apps.list_namespaced_deployment(
+                            "default", label_selector=f"gemmaserving.dev/serving={name}"
+                        ).items
+                    )
+                    < 2
+                ):
                     time.sleep(0.005)
                 found.append((time.perf_counter() - started) * 1000)
     return found[1:]  # the first one also pays for the client's discovery

@@ -35,7 +35,9 @@ def main() -> int:
         results.append((tier, code, time.monotonic() - started))
     print("\ntier        result   time")
     for tier, code, seconds in results:
-        print(f"{tier:<11} {'ok' if code == 0 else 'NO TESTS' if code == NOTHING_RAN else 'FAILED':<8} {duration(seconds)}")
+        print(
+            f"{tier:<11} {'ok' if code == 0 else 'NO TESTS' if code == NOTHING_RAN else 'FAILED':<8} {duration(seconds)}"
+        )
     return int(any(code for _, code, _ in results))
 
 

@@ -1,7 +1,7 @@
 # vLLM on the CPU with a tiny Gemma 4 and its MTP assistant: the real server and the real flags, for machines without a GPU.
 # Linux on x86-64 only. The base is pinned by tag; where your registry tells its digest, pin that: --build-arg BASE=debian@sha256:...
 #
-# Left out to make 2 GB of 6 GB: NVIDIA's libraries and triton (cpu-excludes.txt). PyTorch links against the former even
+# Left out to make 2.7 GB of 6.3 GB: NVIDIA's libraries and triton (cpu-excludes.txt). PyTorch links against the former even
 # where it never calls them, so cuda_stubs.py puts stubs in their place. PyTorch's headers go too.
 # Importing what a server needs writes its bytecode, and only that: a container's root file system may be read-only.
 ARG BASE=debian:bookworm-slim

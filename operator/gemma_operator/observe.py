@@ -113,13 +113,17 @@ def _container_problem(pod: str, container: Mapping[str, Any]) -> Problem | None
     ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
     if not ended or (ended.get("exitCode") == 0 and reason != "CrashLoopBackOff"):
         return None
+    # One crash may mend itself by the restart; only a crash that comes again needs a person.
+    again = reason == "CrashLoopBackOff" or container.get("restartCount", 0) > 1
     if ended.get("reason") == "OOMKilled":
         return Problem(
-            "OutOfMemory", f"Pod {pod}: the engine was killed for using more than its memory limit", terminal=True
+            "OutOfMemory", f"Pod {pod}: the engine was killed for using more than its memory limit", terminal=again
         )
     said = _last_lines(ended.get("message", ""))
     return Problem(
-        "EngineCrashed", _short(f"Pod {pod}: the engine exits with code {ended.get('exitCode')}: {said}"), terminal=True
+        "EngineCrashed",
+        _short(f"Pod {pod}: the engine exits with code {ended.get('exitCode')}: {said}"),
+        terminal=again,
     )
 
 

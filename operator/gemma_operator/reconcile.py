@@ -78,7 +78,9 @@ class Reconciler:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         selector = f"{SERVING}={label_value(name)}"
         kinds = ("Deployment", "Service", "Pod")
-        deployments, services, pods = await asyncio.gather(*(self._cluster.list(kind, namespace, selector) for kind in kinds))
+        deployments, services, pods = await asyncio.gather(
+            *(self._cluster.list(kind, namespace, selector) for kind in kinds)
+        )
         return [*deployments, *services], pods
 
     async def _strangers(

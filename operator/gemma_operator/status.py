@@ -86,7 +86,10 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState]) -> list[Co
                 + (f": {state.problem.message}" if state.problem else "")
             )
         if not state.exists or state.rolling_out:
-            rolling.append(f"pool {name} has {state.updated} of {state.desired} engines on the new revision")
+            rolling.append(
+                f"pool {name} has {state.updated} of {state.desired} engines on the new revision, "
+                f"and {state.outdated} on an older one"
+            )
         # A terminal problem stalls a floor or a rollout; a Pod that fails while the floor serves is scaling's concern.
         if state.problem and state.problem.terminal and (state.ready < floor or state.rolling_out):
             problems.append(state.problem)

@@ -115,7 +115,8 @@ def test_an_argument_of_the_user_takes_the_place_of_ours(extra: list[str], gone:
 @pytest.mark.parametrize(
     "extra",
     [["--port", "9"], ["--port=9"], ["--host", "::"], ["--model", "x"], ["--served-model-name=x"], ["--served_model_name=x"],
-     ["--uds", "/s"], ["--root-path=/x"], ["--disable-log-stats"], ["--no-disable-log-stats"], ["--ssl-keyfile=/k"], ["--por=1"], ["--served_model=x"]],
+     ["--uds", "/s"], ["--root-path=/x"], ["--disable-log-stats"], ["--no-disable-log-stats"], ["--ssl-keyfile=/k"],
+     ["--por=1"], ["--served_model=x"]],
 )  # fmt: skip
 def test_arguments_that_the_operator_relies_on_are_refused(extra: list[str]) -> None:
     with pytest.raises(RefusedArgs, match=r"pools\.interactive\.extraArgs: --.*: remove it"):

@@ -45,7 +45,7 @@ def ended(exit_code: int, message: str = "", reason: str = "Error") -> dict[str,
         (waiting("CrashLoopBackOff", lastState=ended(1)), "EngineCrashed", "code 1: it printed nothing"),
         (waiting("CrashLoopBackOff", lastState=ended(0)), "EngineCrashed", "code 0"),
         (waiting("CrashLoopBackOff", lastState=ended(137, reason="OOMKilled")), "OutOfMemory", "more than its memory limit"),
-        ({"name": "engine", "state": ended(2, USAGE)}, "EngineCrashed", "unrecognized arguments"),
+        ({"name": "engine", "restartCount": 2, "state": {"running": {}}, "lastState": ended(2, USAGE)}, "EngineCrashed", "unrecognized"),
     ],
 )  # fmt: skip
 def test_a_failing_engine_says_what_a_person_has_to_mend(container: dict[str, Any], reason: str, said: str) -> None:
@@ -55,6 +55,20 @@ def test_a_failing_engine_says_what_a_person_has_to_mend(container: dict[str, An
     assert said in found.message
     assert found.terminal
     assert "\n" not in found.message
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"name": "engine", "restartCount": 0, "state": ended(1, "ValueError: no")},
+        {"name": "engine", "restartCount": 1, "state": {"running": {}}, "lastState": ended(1, "ValueError: no")},
+    ],
+    ids=["just now", "before this start"],
+)
+def test_a_first_crash_is_told_but_may_mend_itself(container: dict[str, Any]) -> None:
+    assert problem(container) == Problem(
+        "EngineCrashed", "Pod p1: the engine exits with code 1: ValueError: no", terminal=False
+    )
 
 
 @pytest.mark.parametrize(

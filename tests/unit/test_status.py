@@ -82,6 +82,13 @@ def test_a_pool_under_its_floor_is_named_with_what_hinders_it() -> None:
     assert message(new, "Ready") == f"pool interactive has 0 of 1 engines Ready: {NO_NODE.message}"
 
 
+def test_a_rollout_says_how_far_it_is() -> None:
+    new = of({**UP, "interactive": pool(2, 2, outdated=1)})
+    assert message(new, "Reconciling") == (
+        "pool interactive has 2 of 2 engines on the new revision, and 1 on an older one"
+    )
+
+
 STATES = [PoolState(), *(pool(d, r, o, p) for d, r, o, p in product((0, 1, 4), (0, 1), (0, 2), (None, NO_NODE, PULL)))]
 SCALINGS = [
     Scaling(),

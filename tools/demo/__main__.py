@@ -6,6 +6,7 @@ CONTEXT=<kube context> uses a cluster of yours in place of one made here.
 import argparse
 import asyncio
 import datetime
+import signal
 import sys
 from pathlib import Path
 
@@ -27,6 +28,7 @@ SLO_SECONDS = 0.3
 
 def main() -> int:
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     try:
         return _run(options, Shell(str(ROOT)))
     except DemoError as error:
@@ -70,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("action", nargs="?", choices=("run", "down"), default="run", help="default: run")
     parser.add_argument("--engine", choices=tuple(ENGINES), default="standin", help="default: standin")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running, to look around in it")
-    parser.add_argument("--out", type=Path, default=Path("demo-report"), help="folder for the report (demo-report)")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the report (out/demo)")
     return parser
 
 

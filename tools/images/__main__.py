@@ -19,7 +19,7 @@ def build(recipe: Recipe) -> Path:
     archive = recipe.archive()
     if archive.exists():
         return archive
-    with locked(recipe.name):
+    with locked():
         if archive.exists():
             return archive
         builder = find_builder()
@@ -38,14 +38,14 @@ def build(recipe: Recipe) -> Path:
 
 
 @contextmanager
-def locked(name: str) -> Iterator[None]:
-    """One build of a name at a time on this machine, whoever starts it."""
+def locked() -> Iterator[None]:
+    """One build at a time on this machine, whoever starts it."""
     (CACHE / "images").mkdir(parents=True, exist_ok=True)
-    with (CACHE / "images" / f"{name}.lock").open("w") as file:
+    with (CACHE / "images" / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another build of {name}")
+            say("waiting for another build to end")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -70,7 +70,7 @@ def main() -> int:
             case "archive":
                 print(build(RECIPES[arguments.name]))
             case "venv":
-                with locked("engine-venv"):
+                with locked():
                     print(engine_venv())
     except ImagesError as error:
         say(f"error: {error}")

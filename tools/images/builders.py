@@ -14,7 +14,7 @@ from .recipes import CACHE, Recipe
 LOCAL_BASE = "localhost/gemma-serving/debian:bookworm"
 DEBIAN_SUITE = "bookworm"
 UNNEEDED = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*")
-
+MOST_UNNAMED_IMAGES = 20
 
 # The machine's certificates, which matter behind a proxy: mounted while packages are fetched, never part of an image
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -38,7 +38,10 @@ class Docker:
 
 
 class Buildah:
-    """Works without a daemon and without user namespaces; its images are in our cache, not in the machine's."""
+    """Works without a daemon and without user namespaces; its images are in our cache, not in the machine's.
+
+    One at a time: whatever another build left there is taken for a leftover.
+    """
 
     def __init__(self) -> None:
         need("Building images without Docker", {"buildah": "buildah", "mmdebstrap": "mmdebstrap"})
@@ -50,8 +53,10 @@ class Buildah:
         self._buildah = ["buildah", f"--root={store}/storage", f"--runroot={store}/run", f"--storage-driver={driver}"]
 
     def build(self, recipe: Recipe, context: Path, log: Path) -> None:
+        self._remove_leftovers()
         self._need_base(log)
-        options = ["--isolation=chroot", "--network=host", "--layers", *SECRETS, f"--build-arg=BASE={LOCAL_BASE}"]
+        options = ["--isolation=chroot", "--network=host", *SECRETS, f"--build-arg=BASE={LOCAL_BASE}"]
+        options.append(f"--layers={str(recipe.keeps_layers).lower()}")
         names = ["--tag", recipe.reference, "--file", str(context / recipe.dockerfile)]
         command = [*self._buildah, "build", *options, *names, str(context)]
         run_logged(f"building {recipe.reference} with buildah", command, log)
@@ -59,6 +64,14 @@ class Buildah:
     def save(self, recipe: Recipe, archive: Path, log: Path) -> None:
         target = f"docker-archive:{archive}:{recipe.reference}"
         run_logged(f"saving {recipe.reference}", [*self._buildah, "push", recipe.reference, target], log)
+
+    def _remove_leftovers(self) -> None:
+        """Containers of builds that were killed, and layers once there are many: nothing else ever removes those."""
+        if output(*self._buildah, "containers", "--quiet"):
+            output(*self._buildah, "rm", "--all")
+        if len(output(*self._buildah, "images", "--quiet", "--filter", "dangling=true").split()) > MOST_UNNAMED_IMAGES:
+            say("removing layers of earlier builds")
+            output(*self._buildah, "rmi", "--prune")
 
     def _need_base(self, log: Path) -> None:
         """Debian's minimal system, from Debian's own packages: what the public image in the Dockerfiles is made of."""

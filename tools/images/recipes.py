@@ -23,6 +23,7 @@ class Recipe:
     name: str
     dockerfile: str
     reference: str  # as containerd spells it; a Pod may leave "docker.io/" out
+    keeps_layers: bool = False  # worth the disk where the last steps change much oftener than the first
 
     def files(self) -> list[Path]:
         """Every file that the Dockerfile copies from the tree, and itself; relative to the tree's root."""
@@ -63,7 +64,7 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("operator", "images/operator/Dockerfile", "docker.io/gemma-serving/operator:dev"),
+        Recipe("operator", "images/operator/Dockerfile", "docker.io/gemma-serving/operator:dev", keeps_layers=True),
         Recipe("prometheus", "images/prometheus/Dockerfile", "docker.io/gemma-serving/prometheus:dev"),
         Recipe("engine-cpu", "images/engine/cpu.Dockerfile", "docker.io/gemma-serving/engine-cpu:0.32.0"),
     )
