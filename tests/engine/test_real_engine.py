@@ -43,7 +43,7 @@ def test_answers(engine: Server, content: list[dict[str, Any]], least_prompt_tok
 def test_refuses_more_media_than_the_pool_allows(engine: Server) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         list(engine.ask([video(frames=1), video(frames=1)]))
-    assert refused.value.code == 100
+    assert refused.value.code == 400
 
 
 def test_counts_ttft_with_an_edge_at_the_objective(engine: Server) -> None:

@@ -12,14 +12,14 @@ OPERATOR, SCALER = "gemma-operator", "gemma-operator-scaler"
 
 
 class FakeCluster:
-    """Stands for `gemma_operator.cluster.Cluster`; `writes` are (verb, kind, name), `refuse` makes dry runs fail."""
+    """Stands for `gemma_operator.cluster.Cluster`; `writes` are (verb, kind, name), `refuse` is what it says to applies of a kind."""
 
     def __init__(self, *objects: Object) -> None:
         self.objects = {self._key(found): copy.deepcopy(found) for found in objects}
         self.writes: list[tuple[str, str, str]] = []
         self.sizes: list[int] = []
         self.events: list[tuple[str, str, str]] = []
-        self.refuse = ""
+        self.refuse: dict[str, str] = {}
 
     @staticmethod
     def _key(found: Object) -> tuple[str, str, str]:
@@ -37,8 +37,8 @@ class FakeCluster:
         ]
 
     async def apply(self, body: Object, dry_run: bool = False) -> None:
-        if self.refuse:
-            raise Refused(self.refuse)
+        if body["kind"] in self.refuse:
+            raise Refused(self.refuse[body["kind"]])
         if not dry_run:
             self._merge(body, OPERATOR)
 

@@ -40,6 +40,12 @@ def test_crd_prints_the_crd_of_the_chart(capsys: pytest.CaptureFixture[str]) -> 
     )
 
 
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_can_be_rendered(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(example)]) == 0, capsys.readouterr().err
+    assert list(yaml.safe_load_all(capsys.readouterr().out))
+
+
 def test_render_prints_every_child_of_every_serving(render: Any) -> None:
     code, out, _ = render(EXAMPLE + "---\n" + EXAMPLE.replace("name: gemma4-e4b", "name: other") + "---\n")
     assert code == 0

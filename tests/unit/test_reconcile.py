@@ -127,10 +127,11 @@ async def test_each_kind_of_refusal_has_its_reason(spec: dict[str, Any], reason:
 
 async def test_what_the_api_server_refuses_is_told_in_its_own_words_and_leaves_no_half_made_set() -> None:
     world = World()
-    world.cluster.refuse = "Deployment is invalid: spec.template.spec.tolerations[0].operator: Invalid value"
+    said = "Service is invalid: spec.ports[0].port: Invalid value"
+    world.cluster.refuse = {"Service": said}
     assert await world.reconcile() == [("status", "GemmaServing", "chat")]
     assert world.condition("Stalled") == "True RefusedByApiServer"
-    assert world.cluster.refuse in next(c["message"] for c in world.status["conditions"] if c["type"] == "Stalled")
+    assert said in next(c["message"] for c in world.status["conditions"] if c["type"] == "Stalled")
 
 
 async def test_a_strangers_service_is_left_alone() -> None:
