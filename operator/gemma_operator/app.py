@@ -59,6 +59,7 @@ async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
         registry=registry,
         settings=kopf_settings,
         standalone=True,
+        identity=settings.pod_name,  # type: ignore[arg-type]  # kopf would ask for the user's name, which an image's uid has not
         liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
         **ours,
     )

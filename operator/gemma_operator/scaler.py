@@ -86,11 +86,14 @@ class Scaler:
             pools[name] = pool
             if policy.slo:
                 telemetry.slo_target.labels(*key, name).set(policy.slo.ttft_seconds)
+        for name in known.pools.keys() - pools.keys():
+            telemetry.forget_pool(*key, name)
         known.pools = pools
 
     def forget(self, key: Key) -> None:
         """The serving is gone."""
-        self._servings.pop(key, None)
+        for name in self._servings.pop(key, _Serving()).pools:
+            telemetry.forget_pool(*key, name)
 
     def scaling(self, key: Key) -> Scaling:
         """Last decisions of a serving, for plan and status."""
@@ -128,6 +131,9 @@ class Scaler:
                 for pool in serving.pools.values():
                     pool.shown = pool.decision
                 woken.append(key)
+            for name, pool in serving.pools.items():
+                telemetry.metrics_missing.labels(*key, name).set(pool.missing is not None)
+                telemetry.desired_replicas.labels(*key, name).set(pool.decision.replicas if pool.decision else 0)
         telemetry.tick_timestamp.set(now)
         return woken
 
@@ -139,9 +145,6 @@ class Scaler:
         pool.decision, pool.memory = decide(pool.policy, pool.fleet, observation, pool.memory, now)
         # A decision to hold is no target: who changes the size by hand meanwhile is not overruled.
         pool.target = pool.decision.replicas if pool.decision.replicas != pool.fleet.desired else None
-        labels = (key.namespace, key.serving, key.pool)
-        telemetry.metrics_missing.labels(*labels).set(pool.missing is not None)
-        telemetry.desired_replicas.labels(*labels).set(pool.decision.replicas)
         if pool.decision.replicas != pool.fleet.desired:
             log.info(
                 "%s: %d -> %d replicas, %s: %s",

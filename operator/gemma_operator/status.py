@@ -121,6 +121,8 @@ def _slo_met(serving: GemmaServing, scaling: Scaling) -> Condition:
         for name, decision in scaling.decisions.items()
         if name in serving.spec.pools and pool_slo(serving.spec, name)
     }
+    if not any(pool_slo(serving.spec, name) for name in serving.spec.pools):
+        return Condition(c.SLO_MET, "Unknown", "NoSlo", "No pool has a TTFT target")
     missed = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MISSED]
     met = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MET]
     if missed:

@@ -41,6 +41,12 @@ slo_target = Gauge(
 )
 
 
+def forget_pool(namespace: str, serving: str, pool: str) -> None:
+    """Drop the series of a pool that is gone."""
+    for gauge in (metrics_missing, desired_replicas, slo_target):
+        gauge.remove_by_labels({"namespace": namespace, "serving": serving, "pool": pool})
+
+
 def serve(port: int) -> None:
     """Serve the metrics over HTTP at `port`."""
     start_http_server(port, registry=REGISTRY)

@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace, shell: Shell) -> int:
     try:
         failures = asyncio.run(_demo(shell, options.engine, folder))
         if failures:
-            say("\nThe demo failed:\n- " + "\n- ".join(failures), indent=0)
+            say("\nThe demo failed:\n- " + "\n- ".join(failures + deploy.troubled_pods(shell)), indent=0)
             say(f"What the cluster looked like: {deploy.diagnose(shell, folder)}", indent=0)
         return 1 if failures else 0
     except KeyboardInterrupt:

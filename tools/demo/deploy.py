@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import json
 import os
 import sys
 import time
@@ -59,7 +60,7 @@ def install_chart(shell: Shell) -> None:
         remove(shell)
     where = ["--namespace", SYSTEM_NAMESPACE, "--create-namespace"]
     command = [*HELM, "install", RELEASE, "charts/gemma-operator", *where, "--values", VALUES]
-    shell.show([*command, "--wait", "--timeout", "3m"])
+    shell.show([*command, "--wait", "--timeout", "2m"])
 
 
 def apply_example(shell: Shell, engine: str, folder: Path) -> tuple[str, str]:
@@ -117,6 +118,24 @@ def _state(status: dict[str, Any], conditions: dict[str, Any]) -> str:
     pools = [f"{name} {p.get('ready', 0)}/{p.get('desired', '?')}" for name, p in (status.get("pools") or {}).items()]
     ready = conditions.get("Ready", {})
     return f"{', '.join(pools) or 'no pool yet'}; Ready={ready.get('status', '-')} {ready.get('message', '')}".rstrip()
+
+
+def troubled_pods(shell: Shell) -> list[str]:
+    """Each container of ours that isn't Ready, with the kubelet's reason and the last line of its log."""
+    found = []
+    for namespace in (SYSTEM_NAMESPACE, NAMESPACE):
+        listed = shell.read([*KUBECTL, "get", "pods", "--namespace", namespace, "-o", "json"], needed=False)
+        for pod in json.loads(listed or '{"items": []}')["items"]:
+            for container in pod["status"].get("containerStatuses", []):
+                if not container["ready"]:
+                    name = pod["metadata"]["name"]
+                    log = shell.read([*KUBECTL, "logs", "--namespace", namespace, name, "--tail=1"], needed=False)
+                    waiting = container["state"].get("waiting") or {}
+                    reason = " ".join(waiting.get(part, "") for part in ("reason", "message")).strip()
+                    found.append(
+                        f"Pod {name}: {reason or 'not Ready'}; its log ends with: {log.strip() or '(nothing)'}"
+                    )
+    return found
 
 
 def diagnose(shell: Shell, folder: Path) -> Path:

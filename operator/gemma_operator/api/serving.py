@@ -63,7 +63,7 @@ class SecretKey(ApiModel):
 class Model(ApiModel):
     """Which model is served."""
 
-    id: ShortText
+    id: Annotated[str, Field(min_length=1, max_length=512, pattern="^[^-]")]
     """Model id on the hub (for instance google/gemma-4-E4B-it) or an absolute path inside the engine image."""
     revision: ShortText | None = None
     """Commit, branch or tag on the hub. Pin a commit for repeatable starts."""
@@ -96,7 +96,7 @@ class Replicas(ApiModel):
     min: Annotated[int, Field(ge=0, le=10000)] = 1
     """Fewest engines. 0 is allowed for batch pools only."""
     max: Annotated[int, Field(ge=1, le=10000)] | None = None
-    """Most engines; `min` where absent (a fixed size)."""
+    """Most engines; `min` where absent (a fixed size, at least 1)."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -215,7 +215,7 @@ class Modalities(ApiModel):
 
 
 class Resources(ApiModel):
-    """Compute resources of an engine, beside its GPUs."""
+    """Compute resources of an engine, beside its GPUs. Fractions need quotes or a suffix: "0.5" or 500m."""
 
     requests: Annotated[dict[str, Quantity], Schema({"maxProperties": 32})] = {}
     """As in a Pod."""

@@ -58,17 +58,14 @@ def metadata(serving: GemmaServing, pool: str) -> dict[str, Any]:
         "namespace": serving.namespace,
         "labels": labels(serving.name, pool),
         "annotations": {SERVING: serving.name},
-        "ownerReferences": [
-            {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "name": serving.name,
-                "uid": serving.uid,
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
-        ],
+        **_owned_by(serving),
     }
+
+
+def _owned_by(serving: GemmaServing) -> dict[str, Any]:
+    """The controller reference; none for an object that is only rendered, which has no uid."""
+    reference = {"apiVersion": API_VERSION, "kind": KIND, "name": serving.name, "uid": serving.uid}
+    return {"ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": True}]} if serving.uid else {}
 
 
 def pool_url(serving: str, namespace: str, pool: str, port: int) -> str:

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """One size of Gemma 4: its drafter, the drafted tokens that upstream recommends, and whether it hears audio."""
+    """One size of Gemma 4: its drafter, and the drafted tokens that upstream recommends."""
 
     size: str
     assistant: str
     mtp_tokens: int
-    audio: bool
 
 
 _MODELS = (
-    CatalogModel("E2B", "google/gemma-4-E2B-it-assistant", 2, audio=True),
-    CatalogModel("E4B", "google/gemma-4-E4B-it-assistant", 4, audio=True),
-    CatalogModel("12B", "google/gemma-4-12B-it-assistant", 4, audio=True),
-    CatalogModel("26B-A4B", "google/gemma-4-26B-A4B-it-assistant", 4, audio=False),
-    CatalogModel("31B", "google/gemma-4-31B-it-assistant", 4, audio=False),
+    CatalogModel("E2B", "google/gemma-4-E2B-it-assistant", 2),
+    CatalogModel("E4B", "google/gemma-4-E4B-it-assistant", 4),
+    CatalogModel("12B", "google/gemma-4-12B-it-assistant", 4),
+    CatalogModel("26B-A4B", "google/gemma-4-26B-A4B-it-assistant", 4),
+    CatalogModel("31B", "google/gemma-4-31B-it-assistant", 4),
 )
 
 

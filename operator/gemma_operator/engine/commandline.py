@@ -17,7 +17,7 @@ SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 # research/vllm.md section 2: MTP of Gemma 4 exists since 0.21; crashes at start are known up to 0.25.
 MTP_SINCE: Version = (0, 26, 0)
 CUSTOM_BUCKETS_SINCE: Version = (0, 32, 0)
-# research/autoscaling.md section 2.2, row 15: at most 16 edges, dense around a 300 ms objective (seconds).
+# research/autoscaling.md section 2.2, row 15: 16 edges in seconds, dense around 300 ms; another objective adds one.
 TTFT_EDGES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 # Flags that the operator's Service, probes and metrics rely on.
 RESERVED = (
@@ -136,7 +136,10 @@ def mtp_config(spec: Spec, pool: str, version: Version) -> dict[str, Any] | None
     """vLLM's speculative config of a pool; None where MTP is off, or on by default only and not to be had."""
     own, entry = spec.pools[pool].mtp, lookup(spec.model.id)
     wanted = own.enabled if own else DEFAULTS[spec.class_of(pool)].mtp
-    if not wanted or (own is None and (entry is None or version < MTP_SINCE)):
+    if not wanted:
+        return None
+    # A model on disk may have no network to fetch the catalog's drafter with.
+    if own is None and (entry is None or version < MTP_SINCE or spec.model.id.startswith("/")):
         return None
     assistant = (own.assistant if own else None) or (entry.assistant if entry else None)
     if assistant is None:
