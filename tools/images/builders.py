@@ -64,6 +64,8 @@ class Buildah:
     def save(self, recipe: Recipe, archive: Path, log: Path) -> None:
         target = f"docker-archive:{archive}:{recipe.reference}"
         run_logged(f"saving {recipe.reference}", [*self._buildah, "push", recipe.reference, target], log)
+        if not recipe.keeps_layers:
+            output(*self._buildah, "rmi", recipe.reference)
 
     def _remove_leftovers(self) -> None:
         """Containers of builds that were killed, and layers once there are many: nothing else ever removes those."""
