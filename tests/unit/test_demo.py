@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
-from tools.demo import plot, report, traffic
-from tools.demo.deploy import merge_patch
+from gemma_operator.api.serving import Spec
+from tools.demo import deploy, plot, report, traffic
 from tools.demo.load import Body, Client, Outcome, attainment, percentile
 from tools.demo.recording import Event, Phase, Recording, Sample, decisions, shortfalls, summarise
 
@@ -214,7 +215,14 @@ def test_bodies_are_what_vllm_reads():
 def test_overlay_replaces_and_removes():
     example = {"spec": {"model": {"id": "a", "revision": "b"}, "pools": {"batch": None}}}
     patch = {"spec": {"model": {"revision": None}, "pools": {"batch": {"gpus": 0}}}}
-    assert merge_patch(example, patch) == {"spec": {"model": {"id": "a"}, "pools": {"batch": {"gpus": 0}}}}
+    assert deploy.merge_patch(example, patch) == {"spec": {"model": {"id": "a"}, "pools": {"batch": {"gpus": 0}}}}
+
+
+def test_examples_are_valid_with_and_without_the_overlay():
+    overlay = yaml.safe_load((deploy.ROOT / deploy.OVERLAY).read_text())
+    examples = {engine: yaml.safe_load((deploy.ROOT / path).read_text()) for engine, path in deploy.EXAMPLES.items()}
+    for example in (*examples.values(), deploy.merge_patch(examples["standin"], overlay)):
+        assert {"interactive", "batch"} <= Spec.model_validate(example["spec"]).pools.keys()
 
 
 @pytest.fixture

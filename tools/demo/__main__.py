@@ -18,7 +18,6 @@ from tools.demo.report import html, table
 from tools.demo.story import Story
 from tools.demo.watch import watch
 
-ROOT = Path(__file__).parents[2]
 ENGINES = {
     "standin": "stand-in (vLLM 0.32 API, timing of Gemma 4 E4B on a GPU)",
     "vllm": "vLLM 0.32 on CPU, tiny Gemma 4",
@@ -30,7 +29,7 @@ def main() -> int:
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     try:
-        return _run(options, Shell(str(ROOT)))
+        return _run(options, Shell(str(deploy.ROOT)))
     except DemoError as error:
         say(f"\n{error}", indent=0)
         return 1

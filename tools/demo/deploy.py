@@ -16,8 +16,10 @@ from tools.demo.console import DemoError, Shell, say
 from tools.demo.watch import Watch
 
 RELEASE, SYSTEM_NAMESPACE, NAMESPACE = "gemma-operator", "gemma-system", "gemma-demo"
-EXAMPLE = "examples/gemma4-e4b.yaml"
+EXAMPLES = {"standin": "examples/gemma4-e4b.yaml", "vllm": "examples/gemma4-tiny-cpu.yaml"}
+OVERLAY = "tools/demo/standin-overlay.yaml"
 VALUES = "tools/demo/values-demo.yaml"
+ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 IMAGES = {"standin": ("operator", "prometheus"), "vllm": ("operator", "prometheus", "engine-cpu")}
 READY_WITHIN_SECONDS = {"standin": 120.0, "vllm": 600.0}
@@ -64,22 +66,30 @@ def install_chart(shell: Shell) -> None:
 
 
 def apply_example(shell: Shell, engine: str, folder: Path) -> tuple[str, str]:
-    """Apply the example with the changes that this machine needs; return the object's name and its YAML."""
-    root = Path(__file__).parents[2]
-    overlay = (root / f"tools/demo/overlays/{engine}.yaml").read_text()
-    example = yaml.safe_load((root / EXAMPLE).read_text())
+    """Apply the example for an engine; return the object's name and its YAML."""
+    path = Path(EXAMPLES[engine])
+    if engine == "standin":
+        path = _with_overlay(path, folder)
+    text = (ROOT / path).read_text()
+    if not shell.read([*KUBECTL, "get", "namespace", NAMESPACE], needed=False):
+        shell.show([*KUBECTL, "create", "namespace", NAMESPACE])
+    shell.show([*KUBECTL, "apply", "--namespace", NAMESPACE, "-f", str(path)])
+    return str(yaml.safe_load(text)["metadata"]["name"]), text
+
+
+def _with_overlay(path: Path, folder: Path) -> Path:
+    """The example changed for the stand-in, in a file of its own; says what was changed and why."""
+    overlay = (ROOT / OVERLAY).read_text()
+    example = yaml.safe_load((ROOT / path).read_text())
     changed = merge_patch(example, yaml.safe_load(overlay))
     before, after = (yaml.safe_dump(text, sort_keys=False) for text in (example, changed))
-    say(f"{EXAMPLE}, with these changes for this machine:")
+    say(f"{path} with the changes of {OVERLAY}:")
     say("\n".join(line[2:] for line in overlay.splitlines() if line.startswith("# ")))
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "example", "applied", lineterm="", n=1)
     say("\n".join(lines), indent=8)
-    file = folder / "applied.yaml"
-    file.write_text(after)
-    if not shell.read([*KUBECTL, "get", "namespace", NAMESPACE], needed=False):
-        shell.show([*KUBECTL, "create", "namespace", NAMESPACE])
-    shell.show([*KUBECTL, "apply", "-f", str(file)])
-    return str(changed["metadata"]["name"]), after
+    applied = folder / "applied.yaml"
+    applied.write_text(after)
+    return applied
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
