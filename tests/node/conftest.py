@@ -55,6 +55,7 @@ def helm(node: Node) -> Helm:
 @pytest.fixture(scope="session")
 def installed(node: Node, helm: Helm) -> Kube:
     """The chart, installed as the README says, with values for this node; kubectl in the chart's namespace."""
+    helm("uninstall", RELEASE, "-n", SYSTEM, "--ignore-not-found", "--wait")  # of a run on a node that was kept
     where = ["-n", SYSTEM, "--create-namespace"]
     helm(
         "install",

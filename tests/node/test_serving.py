@@ -11,7 +11,7 @@ import pytest
 from tests.node.conftest import MODEL, Helm, address, await_ready, serving
 from tests.support.kube import Kube, condition, eventually
 from tools.demo import traffic
-from tools.demo.load import Client, Outcome
+from tools.demo.load import Body, Client, Outcome
 
 PULL_ERROR_SECONDS = 30
 
@@ -21,25 +21,27 @@ def demo(kube: Kube) -> str:
     """Name of a Ready serving."""
     kube.apply(serving("demo"))
     await_ready(kube, "demo")
+    for pool in ("interactive", "batch"):  # kube-proxy follows the endpoints within a second or so
+        url = address(kube, f"demo-{pool}")
+        eventually(f"{url} answers", lambda url=url: not failures(ask(url, traffic.text_body(MODEL, 0))), 20)
     return "demo"
 
 
-def load(url: str, bodies: Any, rate: float, stop: asyncio.Event | None = None, seconds: float = 60) -> list[Outcome]:
-    """Open-loop load; returns what became of each request."""
+def ask(url: str, *bodies: Body) -> list[Outcome]:
+    """Send requests one after the other; returns what became of each."""
 
-    async def offer() -> list[Outcome]:
+    async def send() -> list[Outcome]:
         async with Client(url) as client:
-            await client.offer(bodies, rate, seconds, stop)
-        return list(client.outcomes)
+            return [await client.send(body) for body in bodies]
 
-    return asyncio.run(offer())
+    return asyncio.run(send())
 
 
 async def load_until(url: str, bodies: Any, rate: float, done: Any, what: str, seconds: float) -> list[Outcome]:
     """Open-loop load until `done()` is true."""
     stop = asyncio.Event()
     async with Client(url) as client:
-        offering = asyncio.create_task(client.offer(bodies, rate, seconds, stop))
+        offering = asyncio.create_task(client.offer(bodies, rate, seconds, stop=stop))
         end = time.monotonic() + seconds
         try:
             while not await asyncio.to_thread(done):
@@ -63,12 +65,12 @@ def test_helm_test_passes(installed: Kube, helm: Helm) -> None:
 def test_both_pools_answer_text_image_and_video(kube: Kube, demo: str) -> None:
     for pool in ("interactive", "batch"):
         bodies = [traffic.text_body(MODEL, 1), traffic.image_body(MODEL, 2), traffic.video_body(MODEL, 3)]
-        outcomes = load(address(kube, f"demo-{pool}"), iter(bodies), 20, seconds=10)
+        outcomes = ask(address(kube, f"demo-{pool}"), *bodies)
         assert [o.kind for o in outcomes if o.ok] == [body.kind for body in bodies], failures(outcomes)
 
 
 def test_a_limit_of_the_pool_is_kept(kube: Kube, demo: str) -> None:
-    outcomes = load(address(kube, "demo-interactive"), iter([traffic.text_body("another-model", 1)]), 20, seconds=5)
+    outcomes = ask(address(kube, "demo-interactive"), traffic.text_body("another-model", 1))
     assert "404" in failures(outcomes)[0]
 
 
@@ -154,15 +156,21 @@ def test_a_bad_flag_stalls_the_update_and_the_old_engine_goes_on(kube: Kube, dem
     assert "code 2" in stalled["message"]
     assert "unrecognized arguments: --no-such-flag" in stalled["message"]
     assert condition(kube.get("gsv", "demo"), "Ready")["status"] == "True"
-    assert failures(load(address(kube, "demo-batch"), iter([traffic.text_body(MODEL, 4)]), 20, seconds=5)) == []
+    assert failures(ask(address(kube, "demo-batch"), traffic.text_body(MODEL, 4))) == []
     kube.run("patch", "gsv", "demo", "--type=json", "-p", '[{"op":"remove","path":"/spec/pools/batch/extraArgs"}]')
     await_ready(kube, "demo")
 
 
 def test_a_killed_operator_pod_is_replaced_and_goes_on(kube: Kube, installed: Kube, demo: str) -> None:
+    def operators() -> set[str]:
+        pods = installed.list("pod", "app.kubernetes.io/component=operator")
+        return {p["metadata"]["uid"] for p in pods if p["status"].get("phase") == "Running"}
+
+    before = operators()
     installed.run("delete", "pod", "-l", "app.kubernetes.io/component=operator", "--force", "--grace-period=0")
+    eventually("another operator runs", lambda: operators() - before, 60)
     kube.run("delete", "service", "demo-batch")
-    eventually("the new operator repairs the Service", lambda: kube.get("service", "demo-batch"), 60)
+    eventually("it repairs the Service", lambda: kube.get("service", "demo-batch"), 60)
 
 
 def test_deleting_the_serving_leaves_no_engine(kube: Kube, demo: str) -> None:

@@ -5,13 +5,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import aiohttp
-
 from tools.demo import traffic
 from tools.demo.console import say
 from tools.demo.load import Body, Client, Outcome, attainment
 from tools.demo.recording import Phase, Recording, Sample, decisions, exceeds, milliseconds, share, within
-from tools.demo.watch import P95_WINDOW_SECONDS, Watch
+from tools.demo.watch import P95_WINDOW_SECONDS, Unanswered, Watch
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class Plan:
     batch_concurrency: int = 3
     sample_every: float = 2.0
     print_every: float = 5.0
+    silence_limit: float = 20.0
     attainment: float = 0.95
 
 
@@ -51,15 +50,18 @@ class Story:
         say(f"interactive: {interactive}, Poisson arrivals, {1 - self._plan.video_share:.0%} text, the rest video")
         say(f"batch: {batch}, {self._plan.batch_concurrency} requests at a time")
         self._began = time.time()
-        async with Client(interactive) as chats, Client(batch, timeout=60) as work, asyncio.TaskGroup() as side:
-            self._chats, self._work = chats, work
-            bodies = traffic.batch(model, seed=1)
-            side.create_task(work.work(bodies, self._plan.batch_concurrency, self._ended))
-            side.create_task(self._observe())
-            try:
-                await self._load(traffic.mixed(model, self._plan.video_share, seed=2))
-            finally:
-                self._ended.set()
+        try:
+            async with Client(interactive) as chats, Client(batch, timeout=60) as work, asyncio.TaskGroup() as side:
+                self._chats, self._work = chats, work
+                bodies = traffic.batch(model, seed=1)
+                side.create_task(work.work(bodies, self._plan.batch_concurrency, self._ended))
+                side.create_task(self._observe())
+                try:
+                    await self._load(traffic.mixed(model, self._plan.video_share, seed=2))
+                finally:
+                    self._ended.set()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from group
         self._recording.interactive = self._since_began(chats.outcomes)
         self._recording.batch = self._since_began(work.outcomes)
         self._recording.events = await self._watch.events(self._began)
@@ -81,23 +83,29 @@ class Story:
         self._recording.phases.append(Phase(name, rate, start, self._now()))
 
     async def _observe(self) -> None:
-        printed = 0.0
+        printed = answered = 0.0
         while not self._ended.is_set():
             began = self._now()
             try:
                 sample = await self._watch.sample(self._began, time.time())
-            except (aiohttp.ClientError, TimeoutError) as broken:
-                say(f"{began:4.0f} s  the API server did not answer ({type(broken).__name__}); asking again")
+            except Unanswered as silence:
+                say(f"{began:4.0f} s  {silence}; asking again")
+                if began - answered > self._plan.silence_limit:
+                    raise
             else:
-                known = len(decisions(self._recording))
-                self._recording.samples.append(sample)
-                self._notice_recovery()
+                answered = began
+                self._take(sample)
                 if began - printed >= self._plan.print_every:
                     printed = began
                     self._print(sample)
-                for at, decision in decisions(self._recording)[known:]:
-                    say(f"{at:4.0f} s  operator: {decision}")
             await asyncio.sleep(max(0.2, self._plan.sample_every - (self._now() - began)))
+
+    def _take(self, sample: Sample) -> None:
+        known = len(decisions(self._recording))
+        self._recording.samples.append(sample)
+        for at, decision in decisions(self._recording)[known:]:
+            say(f"{at:4.0f} s  operator: {decision}")
+        self._notice_recovery()
 
     def _notice_recovery(self) -> None:
         """Recovered: more engines than before the peak, all of them Ready, and the last 15 s within the SLO."""

@@ -21,8 +21,12 @@ SERVICE_TRIES = 6
 PROMETHEUS = "/api/v1/namespaces/gemma-system/services/gemma-operator-prometheus:9090/proxy"
 
 
+class Unanswered(DemoError):
+    """The API server, or what it proxies to, gave no usable answer; it may be back at the next try."""
+
+
 class Watch:
-    """One GemmaServing, seen from outside."""
+    """One GemmaServing, seen from outside. Every method but `model` can raise Unanswered."""
 
     def __init__(self, session: aiohttp.ClientSession, base: str, namespace: str, name: str) -> None:
         self._session = session
@@ -90,23 +94,30 @@ class Watch:
     async def _query(self, expression: str) -> float | None:
         try:
             answer = await self._get(f"{PROMETHEUS}/api/v1/query?query={quote(expression)}")
-        except (aiohttp.ClientError, TimeoutError):
+        except Unanswered:
             return None
         result = answer["data"]["result"]
         value = float(result[0]["value"][1]) if result else math.nan
         return value if math.isfinite(value) else None
 
     async def _get(self, path: str) -> dict[str, Any]:
-        async with self._session.get(self._base + path) as response:
-            response.raise_for_status()
-            answer: dict[str, Any] = await response.json()
-            return answer
+        try:
+            async with self._session.get(self._base + path) as response:
+                response.raise_for_status()
+                answer: dict[str, Any] = await response.json()
+                return answer
+        except (aiohttp.ClientError, TimeoutError) as error:
+            problem = getattr(error, "status", type(error).__name__)
+            raise Unanswered(f"the API server doesn't answer {path.partition('?')[0]} ({problem})") from None
 
 
 @contextlib.asynccontextmanager
 async def watch(shell: Shell, kubectl: list[str], namespace: str, name: str) -> AsyncIterator[Watch]:
     process = await asyncio.create_subprocess_exec(
-        *kubectl, "proxy", "--port=0", stdout=asyncio.subprocess.PIPE, env=shell.environment
+        *(*kubectl, "proxy", "--port=0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,  # what fails is told by Unanswered
+        env=shell.environment,
     )
     try:
         assert process.stdout is not None
@@ -114,7 +125,7 @@ async def watch(shell: Shell, kubectl: list[str], namespace: str, name: str) -> 
         address = line.rpartition(" ")[2].strip()
         if ":" not in address:
             raise DemoError(f"`kubectl proxy` did not say where it listens, but: {line.strip() or 'nothing'}")
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
             yield Watch(session, f"http://{address}", namespace, name)
     finally:
         process.terminate()
