@@ -150,8 +150,11 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
     for name, pool in new.get("pools", {}).items():
         before_desired = old.get("pools", {}).get(name, {}).get("desired")
         if before_desired and before_desired != pool["desired"]:
-            why = pool.get("lastDecision", {}).get("message", "")
-            events.append(("Normal", "Scaled", f"pool {name}: {before_desired} -> {pool['desired']} engines. {why}"))
+            change, why = (
+                f"{before_desired} -> {pool['desired']} replicas",
+                pool.get("lastDecision", {}).get("message", ""),
+            )
+            events.append(("Normal", "Scaled", f"pool {name}: {why if why.startswith(change) else change}"))
     return events
 
 

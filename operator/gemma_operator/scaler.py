@@ -25,6 +25,7 @@ from gemma_operator.scaling import (
     PoolKey,
     Reading,
     Slo,
+    Window,
     decide,
     observe,
 )
@@ -55,6 +56,7 @@ class _Pool:
     memory: Memory = field(default_factory=Memory)
     decision: Decision | None = None
     missing: Missing | None = None
+    gap_since: float | None = None
     target: int | None = None
     shown: Decision | None = None
 
@@ -141,7 +143,7 @@ class Scaler:
         """Decide for one pool; True where replicas, reason, verdict or the availability of metrics changed."""
         pool.history, observation = observe(pool.history, reading, key, pool.fleet, pool.policy, now)
         before, was_missing = pool.decision, pool.missing
-        pool.missing = observation if isinstance(observation, Missing) else None
+        pool.missing = _lasting_gap(pool, observation, now)
         pool.decision, pool.memory = decide(pool.policy, pool.fleet, observation, pool.memory, now)
         # A decision to hold is no target: who changes the size by hand meanwhile is not overruled.
         pool.target = pool.decision.replicas if pool.decision.replicas != pool.fleet.desired else None
@@ -172,6 +174,21 @@ class Scaler:
             window_seconds=self._settings.window_seconds,
             scale_down_after_seconds=self._settings.scale_down_after_seconds,
         )
+
+
+def _lasting_gap(pool: _Pool, observation: Window | Missing, now: float) -> Missing | None:
+    """What the status calls missing: a new Pod has no samples at first, so gaps between samples count after one window."""
+    if not isinstance(observation, Missing):
+        pool.gap_since = None
+        return None
+    if pool.gap_since is None:
+        pool.gap_since = now
+    between_samples = observation.reason in (
+        MissingReason.NO_SERIES,
+        MissingReason.PARTIAL_COVERAGE,
+        MissingReason.STALE,
+    )
+    return None if between_samples and now - pool.gap_since < pool.policy.window_seconds else observation
 
 
 def _fleet(state: PoolState) -> Fleet:

@@ -102,7 +102,7 @@ def test_load_over_the_slo_scales_up_and_the_slo_is_met_again(kube: Kube, demo: 
     assert pool["samples"] > 100
     assert condition(body, "Ready")["status"] == "True"
     events = kube.run("get", "events", "-o", "custom-columns=R:.reason,M:.message", "--no-headers").stdout
-    assert "pool interactive: 1 -> 2 engines" in events
+    assert "pool interactive: 1 -> 2 replicas" in events
     assert "SLOMet is False" in events
 
 

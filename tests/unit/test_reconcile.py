@@ -206,10 +206,12 @@ def test_whether_the_last_good_state_answers(states: dict[str, PoolState], answe
     assert _any_ready(states) is answers
 
 
-def told(ready: str, stalled: str = "False", slo: str = "Unknown", desired: int = 1) -> dict[str, Any]:
+def told(
+    ready: str, stalled: str = "False", slo: str = "Unknown", desired: int = 1, why: str = "too slow"
+) -> dict[str, Any]:
     statuses = {"Ready": ready, "Stalled": stalled, "SLOMet": slo, "MetricsAvailable": "Unknown"}
     rows = [{"type": kind, "status": value, "reason": "R", "message": "m"} for kind, value in statuses.items()]
-    decision = {"replicas": desired, "reason": "SloMissed", "message": "too slow"}
+    decision = {"replicas": desired, "reason": "SloMissed", "message": why}
     return {"conditions": rows, "pools": {"interactive": {"desired": desired, "lastDecision": decision}}}
 
 
@@ -224,7 +226,12 @@ def told(ready: str, stalled: str = "False", slo: str = "Unknown", desired: int 
         (told("True"), told("True", slo="False"), [("Warning", "R", "SLOMet is False: m")]),
         (told("True", slo="False"), told("True"), []),
         (told("True"), told("True"), []),
-        (told("True"), told("True", desired=3), [("Normal", "Scaled", "pool interactive: 1 -> 3 engines. too slow")]),
+        (told("True"), told("True", desired=3), [("Normal", "Scaled", "pool interactive: 1 -> 3 replicas")]),
+        (
+            told("True"),
+            told("True", desired=3, why="1 -> 3 replicas: too slow"),
+            [("Normal", "Scaled", "pool interactive: 1 -> 3 replicas: too slow")],
+        ),
     ],
 )
 def test_an_event_for_each_turn_and_none_for_standing_still(old: Any, new: Any, events: list[Any]) -> None:

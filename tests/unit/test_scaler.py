@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,3 +189,21 @@ async def test_after_a_restart_no_target_is_made_up(fixture: Fixture) -> None:
     fresh.scaler.track(fixture.serving, {"interactive": state(4, 4)})
     await fresh.ticks(3, good=0, bad=100)
     assert not fresh.scaler.scaling(KEY).targets
+
+
+async def test_a_gap_between_samples_is_called_missing_after_one_window(fixture: Fixture) -> None:
+    """A new Pod has no samples at first; that must not turn a condition on each scale-up."""
+    await fixture.ticks(8)
+    fixture.scaler.track(fixture.serving, {"interactive": replace(state(2, 2), ready_uids=frozenset({"u1", "u2"}))})
+    for _ in range(4):
+        await fixture.ticks(1)
+        assert fixture.scaler.scaling(KEY).missing == {}
+    await fixture.ticks(1)
+    assert fixture.scaler.scaling(KEY).missing["interactive"].reason == MissingReason.PARTIAL_COVERAGE
+
+
+async def test_a_source_that_fails_is_called_missing_at_once(fixture: Fixture) -> None:
+    await fixture.ticks(8)
+    fixture.traffic.fault = DOWN
+    await fixture.ticks(1)
+    assert fixture.scaler.scaling(KEY).missing == {"interactive": DOWN}
