@@ -17,11 +17,12 @@ from tools.demo.watch import Watch
 
 RELEASE, SYSTEM_NAMESPACE, NAMESPACE = "gemma-operator", "gemma-system", "gemma-demo"
 EXAMPLES = {"standin": "examples/gemma4-e4b.yaml", "vllm": "examples/gemma4-tiny-cpu.yaml"}
-OVERLAY = "tools/demo/standin-overlay.yaml"
+OVERLAY = "tools/demo/no-gpu-overlay.yaml"
 VALUES = "tools/demo/values-demo.yaml"
 ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 IMAGES = {"standin": ("operator", "prometheus"), "vllm": ("operator", "prometheus", "engine-cpu")}
+PRETENDED_GPUS = 8
 READY_WITHIN_SECONDS = {"standin": 120.0, "vllm": 600.0}
 
 _context = os.environ.get("CONTEXT", "")
@@ -35,7 +36,7 @@ def cluster_exists(shell: Shell) -> bool:
 
 
 def start_cluster(shell: Shell) -> None:
-    shell.show([PYTHON, "-m", "tools.cluster", "up"])
+    shell.show([PYTHON, "-m", "tools.cluster", "up", "--gpus", str(PRETENDED_GPUS)])
     shell.show([PYTHON, "-m", "tools.cluster", "build", "--tools", "helm,kubectl"])
     use_cluster(shell)
 
@@ -68,7 +69,7 @@ def install_chart(shell: Shell) -> None:
 def apply_example(shell: Shell, engine: str, folder: Path) -> tuple[str, str]:
     """Apply the example for an engine; return the object's name and its YAML."""
     path = Path(EXAMPLES[engine])
-    if engine == "standin":
+    if engine == "standin" and not _has_gpus(shell):
         path = _with_overlay(path, folder)
     text = (ROOT / path).read_text()
     if not shell.read([*KUBECTL, "get", "namespace", NAMESPACE], needed=False):
@@ -77,8 +78,15 @@ def apply_example(shell: Shell, engine: str, folder: Path) -> tuple[str, str]:
     return str(yaml.safe_load(text)["metadata"]["name"]), text
 
 
+def _has_gpus(shell: Shell) -> bool:
+    """Whether a node offers GPUs; our own one pretends some, a cluster of the user's may have none."""
+    return bool(
+        shell.read([*KUBECTL, "get", "nodes", "-o", r"jsonpath={.items[*].status.allocatable.nvidia\.com/gpu}"]).strip()
+    )
+
+
 def _with_overlay(path: Path, folder: Path) -> Path:
-    """The example changed for the stand-in, in a file of its own; says what was changed and why."""
+    """The example changed for a cluster without GPUs, in a file of its own; says what was changed and why."""
     overlay = (ROOT / OVERLAY).read_text()
     example = yaml.safe_load((ROOT / path).read_text())
     changed = merge_patch(example, yaml.safe_load(overlay))
