@@ -22,8 +22,8 @@ help: ## list the targets
 setup: .venv/.done ## make the Python environment
 
 .PHONY: demo
-demo: setup ## the whole story on a real cluster: install, apply, load, scale, report (ENGINE=vllm: real vLLM on CPU)
-	@$(RUN) -m tools.demo --engine $(ENGINE)
+demo: setup ## the whole story on a real cluster: install, apply, load, scale, report (ENGINE=vllm: real vLLM on CPU; KEEP=1: leave it up)
+	@$(RUN) -m tools.demo --engine $(ENGINE) $(if $(KEEP),--keep)
 
 .PHONY: demo-down
 demo-down: setup ## end what `make demo` may have left

@@ -41,6 +41,8 @@ def _run(options: argparse.Namespace, shell: Shell) -> int:
         return 0
     folder = options.out.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    for earlier in ("report.html", "recording.json", "diagnostics.txt"):
+        (folder / earlier).unlink(missing_ok=True)
     leave = deploy.remove if deploy.cluster_exists(shell) else deploy.stop
     try:
         failures = asyncio.run(_demo(shell, options.engine, folder))

@@ -124,8 +124,9 @@ def decisions(recording: Recording) -> list[tuple[float, str]]:
     for sample in recording.samples:
         current = (sample.decision.partition(":")[0], sample.desired)
         if sample.decision and current != last:
-            changes.append((sample.at, sample.decision))
             last = current
+            if not changes or changes[-1][1] != sample.decision:
+                changes.append((sample.at, sample.decision))
     return changes
 
 

@@ -49,9 +49,10 @@ def html(recording: Recording) -> str:
 <h2>By phase</h2>
 {_table([_cells(row, recording.slo) for row in rows])}
 <p class="soft">p95 by the client counts every interactive request from the moment it was due; one that failed counts
-as never answered. p95 by Prometheus is the highest value seen in the phase. Attainment: share of requests answered
-within {milliseconds(recording.slo)}. Engines: Ready ones at the phase's beginning and end. Batch: requests completed by
-the batch pool meanwhile.</p>
+as never answered. p95 by Prometheus is the highest value seen in the phase; far above the SLO it is a guess between
+distant edges of the histogram (1 s and 2.5 s, for instance), at the SLO there is an edge. Attainment: share of requests
+answered within {milliseconds(recording.slo)}. Engines: Ready ones at the phase's beginning and end. Batch: requests
+completed by the batch pool meanwhile.</p>
 <h2>Decisions for the interactive pool</h2>
 {_words("When", "Decision", [(f"{at:.0f} s", text) for at, text in decisions(recording)])}
 <h2>Kubernetes events</h2>
