@@ -15,7 +15,7 @@ from gemma_operator.metrics.prometheus import PrometheusSource
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.reconcile import Reconciler
 from gemma_operator.scaler import NoSource, Scaler
-from gemma_operator.settings import Settings
+from gemma_operator.settings import BadSetting, Settings
 from gemma_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,12 @@ async def run(settings: Settings) -> None:
         log_format=kopf.LogFormat.JSON if settings.log_json else kopf.LogFormat.PLAIN,
     )
     if settings.log_level != "DEBUG":
-        logging.getLogger("kopf").setLevel(logging.WARNING)  # one line per watch event otherwise
-    telemetry.serve(settings.metrics_port)
+        for chatty in ("kopf", "aiohttp.access"):  # one line per watch event and per probe otherwise
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        telemetry.serve(settings.metrics_port)
+    except OSError as error:
+        raise BadSetting(f"GEMMA_METRICS_PORT is {settings.metrics_port}: {error.strerror}; choose another") from error
     scaler = Scaler(_source(settings), settings)
     queue = WorkQueue(Reconciler(Cluster(connect()), scaler, settings).reconcile)
     telemetry.queue_depth.set_function(lambda: queue.depth)

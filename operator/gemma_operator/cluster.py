@@ -28,6 +28,10 @@ class Refused(Exception):
     """The API server refuses an object: asking again doesn't help, a person has to act."""
 
 
+class NoCluster(Exception):
+    """Nothing says where the API server is."""
+
+
 class Cluster:
     """Reads and writes over one `kubernetes` client; at most eight requests at a time."""
 
@@ -49,9 +53,9 @@ class Cluster:
         )
         return [{**item, "kind": kind} for item in (found or {}).get("items", [])]
 
-    async def apply(self, body: Object, dry_run: bool = False) -> None:
-        """Server-side apply as the operator's field manager. Raises Refused."""
-        await self._apply(body, MANAGER, dry_run=dry_run)
+    async def apply(self, body: Object, dry_run: bool = False) -> Object:
+        """Server-side apply as the operator's field manager; returns the object as it now stands. Raises Refused."""
+        return await self._apply(body, MANAGER, dry_run=dry_run)
 
     async def scale(self, namespace: str, name: str, replicas: int) -> None:
         """Set `spec.replicas` of a Deployment, as the scaler's field manager. Raises Refused."""
@@ -113,10 +117,10 @@ class Cluster:
         except (Refused, ApiException, DynamicApiError):
             return
 
-    async def _apply(self, body: Object, manager: str, dry_run: bool = False) -> None:
+    async def _apply(self, body: Object, manager: str, dry_run: bool = False) -> Object:
         if not dry_run:
             telemetry.writes.labels("apply", body["kind"]).inc()
-        await self._call(lambda: self._patch(self._resource(body["kind"]), body, manager, dry_run))
+        return await self._call(lambda: self._patch(self._resource(body["kind"]), body, manager, dry_run)) or body
 
     def _patch(self, resource: Any, body: Object, manager: str, dry_run: bool) -> Any:
         query = [("fieldValidation", "Strict")] + ([("dryRun", "All")] if dry_run else [])
@@ -163,9 +167,12 @@ def _said(error: Any) -> str:
 
 
 def connect() -> client.ApiClient:
-    """A client from the Pod's service account, else from the kubeconfig."""
+    """A client from the Pod's service account, else from the kubeconfig. Raises NoCluster."""
     try:
         config.load_incluster_config()
     except config.ConfigException:
-        config.load_kube_config()
+        try:
+            config.load_kube_config()
+        except config.ConfigException as error:
+            raise NoCluster(f"no cluster to work for: not in a Pod, and KUBECONFIG names none ({error})") from error
     return client.ApiClient()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gemma_operator.api.serving import GemmaServing
+from gemma_operator.api.serving import KIND, GemmaServing
 from gemma_operator.desired.names import APPLIED, MANAGER, POOL
 
 Object = dict[str, Any]
@@ -32,11 +32,8 @@ class Plan:
     apply: tuple[Object, ...] = ()
     delete: tuple[Ref, ...] = ()
     conflicts: tuple[str, ...] = ()
-
-    @property
-    def empty(self) -> bool:
-        """True where nothing has to be written."""
-        return not (self.scale or self.apply or self.delete)
+    leftovers: tuple[Ref, ...] = ()
+    """Children of a deleted GemmaServing of the same name: garbage collection is about to remove them."""
 
 
 def plan(
@@ -50,11 +47,15 @@ def plan(
     scale: list[Scale] = []
     apply: list[Object] = []
     conflicts: list[str] = []
+    leftovers: list[Ref] = []
     kept: set[Ref] = set()
     for child in wanted:
         ref = _ref(child)
         found = existing.get(ref)
         kept.add(ref)
+        if found is not None and _outlives(found, serving):
+            leftovers.append(ref)
+            continue
         if found is not None and not _owned(found, serving.uid):
             conflicts.append(
                 f"{ref[0]} {ref[1]} exists and belongs to {_owner(found)}: delete or rename it, or rename this GemmaServing"
@@ -68,8 +69,8 @@ def plan(
         if found is None or not in_place(body, found):
             apply.append(body)
     delete = tuple(ref for ref, found in existing.items() if ref not in kept and _owned(found, serving.uid))
-    if conflicts:
-        return Plan(conflicts=tuple(conflicts))
+    if conflicts or leftovers:
+        return Plan(conflicts=tuple(conflicts), leftovers=tuple(leftovers))
     return Plan(tuple(scale), tuple(apply), delete)
 
 
@@ -140,6 +141,13 @@ def _pool_of(child: Mapping[str, Any]) -> str:
 
 def _owned(found: Mapping[str, Any], uid: str) -> bool:
     return any(ref.get("uid") == uid and ref.get("controller") for ref in found["metadata"].get("ownerReferences", []))
+
+
+def _outlives(found: Mapping[str, Any], serving: GemmaServing) -> bool:
+    return any(
+        (ref.get("kind"), ref.get("name")) == (KIND, serving.name) and ref.get("uid") != serving.uid
+        for ref in found["metadata"].get("ownerReferences", [])
+    )
 
 
 def _owner(found: Mapping[str, Any]) -> str:

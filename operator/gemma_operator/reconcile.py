@@ -56,7 +56,7 @@ class Reconciler:
     async def _converge(self, body: Object) -> Object:
         """Bring the children in line; returns the new status."""
         children, pods = await self._children(body)
-        states = observe((child for child in children if child["kind"] == "Deployment"), pods)
+        states = _states(children, pods)
         old, now = body.get("status", {}), _now()
         generation = body["metadata"].get("generation", 0)
         try:
@@ -65,13 +65,15 @@ class Reconciler:
             children += await self._strangers(serving, wanted, children)
             self._scaler.track(serving, states)
             scaling = self._scaler.scaling((serving.namespace, serving.name))
-            steps = plan(serving, wanted, children, _targets(serving, states, scaling))
+            steps = plan(serving, wanted, children, _targets(serving, states, scaling, old.get("pools", {})))
             if steps.conflicts:
                 raise _NameConflict("; ".join(steps.conflicts))
-            await self._carry_out(serving, steps)
+            if steps.leftovers:
+                raise _Leftovers(steps.leftovers)
+            children = [*children, *await self._carry_out(serving, steps)]
         except (InvalidServing, UnknownVersion, RefusedArgs, Refused, _NameConflict) as error:
             return refused_status(generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now)
-        return status(serving, states, scaling, old, now)
+        return status(serving, _states(children, pods), scaling, old, now)
 
     async def _children(self, body: Object) -> tuple[list[Object], list[Object]]:
         """Live Deployments and Services of a serving, and its Pods."""
@@ -92,17 +94,22 @@ class Reconciler:
         found = await asyncio.gather(*(self._cluster.get(kind, serving.namespace, name) for kind, name in missing))
         return [stranger for stranger in found if stranger is not None]
 
-    async def _carry_out(self, serving: GemmaServing, steps: Plan) -> None:
-        """Write. Everything is tried as a dry run first, so that a refusal leaves no half-made set."""
+    async def _carry_out(self, serving: GemmaServing, steps: Plan) -> list[Object]:
+        """Write. Everything is tried as a dry run first, so that a refusal leaves no half-made set.
+
+        Returns what was applied as it now stands: a status of the new generation must not speak of the old children.
+        """
         await asyncio.gather(*(self._cluster.apply(child, dry_run=True) for child in steps.apply))
         for scale in steps.scale:
             await self._cluster.scale(serving.namespace, scale.name, scale.replicas)
+        applied = []
         for child in steps.apply:
-            await self._cluster.apply(child)
+            applied.append(await self._cluster.apply(child))
             log.info("%s/%s: applied %s %s", serving.namespace, serving.name, child["kind"], child["metadata"]["name"])
         for kind, name in steps.delete:
             await self._cluster.delete(kind, serving.namespace, name)
             log.info("%s/%s: deleted %s %s", serving.namespace, serving.name, kind, name)
+        return applied
 
     async def _report(self, body: Object, new: Object) -> None:
         """Write the status where it differs, and an Event for each condition that turned and each change of replicas."""
@@ -119,6 +126,14 @@ class _NameConflict(Exception):
     """A child's name is taken by somebody else's object."""
 
 
+class _Leftovers(Exception):
+    """Children of a GemmaServing that was deleted a moment ago bear the names we want: the queue tries again."""
+
+    def __init__(self, leftovers: Iterable[tuple[str, str]]) -> None:
+        named = ", ".join(f"{kind} {name}" for kind, name in leftovers)
+        super().__init__(f"waiting until garbage collection has removed {named} of the deleted GemmaServing")
+
+
 _REASONS: dict[type[Exception], str] = {
     InvalidServing: "InvalidSpec",
     UnknownVersion: "UnknownEngineVersion",
@@ -128,12 +143,15 @@ _REASONS: dict[type[Exception], str] = {
 }
 
 
-def _targets(serving: GemmaServing, states: Mapping[str, PoolState], scaling: Scaling) -> dict[str, int]:
-    """Replicas per pool: what was decided, else what is there, always within the bounds."""
+def _targets(
+    serving: GemmaServing, states: Mapping[str, PoolState], scaling: Scaling, shown: Mapping[str, Any]
+) -> dict[str, int]:
+    """Replicas per pool: what was decided, else what is there or was last shown there, always within the bounds."""
     targets = {}
     for name, pool in serving.spec.pools.items():
         state = states.get(name)
-        wanted = scaling.targets.get(name, state.desired if state else pool.replicas.min)
+        there = state.desired if state else shown.get(name, {}).get("desired", pool.replicas.min)
+        wanted = scaling.targets.get(name, there)
         targets[name] = min(max(wanted, pool.replicas.min), max(pool.replicas.min, pool.replicas.ceiling))
     return targets
 
@@ -160,6 +178,10 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
 
 def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((c for c in status_.get("conditions", []) if c["type"] == kind), {})
+
+
+def _states(children: Iterable[Object], pods: Iterable[Object]) -> dict[str, PoolState]:
+    return observe((child for child in children if child["kind"] == "Deployment"), pods)
 
 
 def _ref(child: Mapping[str, Any]) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gemma_operator import telemetry
 from gemma_operator.api.serving import GemmaServing
@@ -85,6 +85,8 @@ class Scaler:
             policy, fleet = self._policy(serving, name), _fleet(states.get(name, PoolState()))
             pool = known.pools.get(name) or _Pool(policy, fleet)
             pool.policy, pool.fleet = policy, fleet
+            if pool.target == fleet.desired:
+                pool.target = None
             pools[name] = pool
             if policy.slo:
                 telemetry.slo_target.labels(*key, name).set(policy.slo.ttft_seconds)
@@ -118,6 +120,7 @@ class Scaler:
 
     async def tick(self) -> list[Key]:
         """Read, decide for every pool, and return the servings that need a reconcile."""
+        telemetry.tick_timestamp.set(self._clock())
         if not self._servings:
             return []
         reading = await asyncio.to_thread(self._source.read, self._clock())
@@ -136,18 +139,25 @@ class Scaler:
             for name, pool in serving.pools.items():
                 telemetry.metrics_missing.labels(*key, name).set(pool.missing is not None)
                 telemetry.desired_replicas.labels(*key, name).set(pool.decision.replicas if pool.decision else 0)
-        telemetry.tick_timestamp.set(now)
         return woken
 
     def _decide(self, key: PoolKey, pool: _Pool, reading: Reading, now: float) -> bool:
-        """Decide for one pool; True where replicas, reason, verdict or the availability of metrics changed."""
+        """Decide for one pool; True where the outcome is another than at the last tick.
+
+        A target that can't be reached is not pressed each tick: the queue retries what failed.
+        """
+        before = _outcome(pool)
         pool.history, observation = observe(pool.history, reading, key, pool.fleet, pool.policy, now)
-        before, was_missing = pool.decision, pool.missing
         pool.missing = _lasting_gap(pool, observation, now)
-        pool.decision, pool.memory = decide(pool.policy, pool.fleet, observation, pool.memory, now)
+        decision, pool.memory = decide(pool.policy, pool.fleet, observation, pool.memory, now)
+        if pool.decision and isinstance(observation, Missing) and pool.missing is None and pool.fleet.ready:
+            # What was measured stays shown over a gap that is too short to be called missing.
+            decision = replace(decision, judgement=pool.decision.judgement, window=pool.decision.window)
+        pool.decision = decision
         # A decision to hold is no target: who changes the size by hand meanwhile is not overruled.
         pool.target = pool.decision.replicas if pool.decision.replicas != pool.fleet.desired else None
-        if pool.decision.replicas != pool.fleet.desired:
+        changed = _outcome(pool) != before
+        if changed and pool.target is not None:
             log.info(
                 "%s: %d -> %d replicas, %s: %s",
                 key,
@@ -156,14 +166,7 @@ class Scaler:
                 pool.decision.reason,
                 pool.decision.message,
             )
-        return (
-            before is None
-            or pool.decision.replicas != pool.fleet.desired
-            or before.reason != pool.decision.reason
-            or (before.judgement and before.judgement.verdict)
-            != (pool.decision.judgement and pool.decision.judgement.verdict)
-            or (was_missing and was_missing.reason) != (pool.missing and pool.missing.reason)
-        )
+        return changed
 
     def _policy(self, serving: GemmaServing, name: str) -> Policy:
         replicas, slo = serving.spec.pools[name].replicas, pool_slo(serving.spec, name)
@@ -176,6 +179,16 @@ class Scaler:
         )
 
 
+def _outcome(pool: _Pool) -> tuple[object, ...] | None:
+    """What of a tick's result is worth a reconcile when it changes."""
+    if (decision := pool.decision) is None:
+        return None
+    verdict = decision.judgement and decision.judgement.verdict
+    # A target that is not reached is asked for with changing reasons.
+    reason = decision.reason if pool.target is None else None
+    return decision.replicas, reason, verdict, pool.missing and pool.missing.reason
+
+
 def _lasting_gap(pool: _Pool, observation: Window | Missing, now: float) -> Missing | None:
     """What the status calls missing: a new Pod has no samples at first, so gaps between samples count after one window."""
     if not isinstance(observation, Missing):
@@ -183,12 +196,10 @@ def _lasting_gap(pool: _Pool, observation: Window | Missing, now: float) -> Miss
         return None
     if pool.gap_since is None:
         pool.gap_since = now
-    between_samples = observation.reason in (
-        MissingReason.NO_SERIES,
-        MissingReason.PARTIAL_COVERAGE,
-        MissingReason.STALE,
-    )
-    return None if between_samples and now - pool.gap_since < pool.policy.window_seconds else observation
+    if observation.reason not in (MissingReason.NO_SERIES, MissingReason.PARTIAL_COVERAGE, MissingReason.STALE):
+        return observation
+    expected = bool(pool.fleet.live_pod_uids)  # an engine that still starts has no series
+    return observation if expected and now - pool.gap_since >= pool.policy.window_seconds else None
 
 
 def _fleet(state: PoolState) -> Fleet:

@@ -34,7 +34,6 @@ class Settings:
     log_level: str
     log_json: bool
     pod_name: str
-    pod_namespace: str
     defaults: Defaults
 
 
@@ -54,7 +53,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         log_level=_choice(env, "GEMMA_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
         log_json=_choice(env, "GEMMA_LOG_FORMAT", "json", ("json", "plain")) == "json",
         pod_name=env.get("POD_NAME", "gemma-operator"),
-        pod_namespace=env.get("POD_NAMESPACE", ""),
         defaults=_defaults(env),
     )
 

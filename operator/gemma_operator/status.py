@@ -38,7 +38,7 @@ def status(
 ) -> dict[str, Any]:
     """Status of a serving whose spec was accepted. `now` is RFC 3339."""
     new = [
-        *_progress(serving, states),
+        *_progress(serving, states, old),
         Condition(c.VALID, "True", "Accepted", "The spec is valid"),
         _slo_met(serving, scaling),
         _metrics(serving, scaling),
@@ -74,9 +74,13 @@ def _status(
     return {"observedGeneration": generation, "conditions": merged, "pools": dict(pools)}
 
 
-def _progress(serving: GemmaServing, states: Mapping[str, PoolState]) -> list[Condition]:
+def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mapping[str, Any]) -> list[Condition]:
     """Ready, Reconciling and Stalled. Scaling moves none of them; the floor and the revision do."""
     short, rolling, problems = [], [], []
+    # A change of size leaves a Deployment unsettled for a moment as well; only while this spec is new is that a rollout.
+    before = {condition["type"]: condition["status"] for condition in old.get("conditions", [])}
+    was_done = before.get(c.RECONCILING) == before.get(c.STALLED) == "False"
+    is_new = old.get("observedGeneration") != serving.generation or not was_done
     for name, pool in serving.spec.pools.items():
         state = states.get(name, PoolState())
         floor = pool.replicas.min
@@ -85,13 +89,16 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState]) -> list[Co
                 f"pool {name} has {state.ready} of {floor} engines Ready"
                 + (f": {state.problem.message}" if state.problem else "")
             )
-        if not state.exists or state.rolling_out:
+        is_rolling = not state.exists or state.outdated > 0 or (is_new and not state.settled)
+        if is_rolling:
             rolling.append(
                 f"pool {name} has {state.updated} of {state.desired} engines on the new revision, "
                 f"and {state.outdated} on an older one"
+                if state.settled
+                else f"pool {name} has a change that its Deployment has not begun"
             )
         # A terminal problem stalls a floor or a rollout; a Pod that fails while the floor serves is scaling's concern.
-        if state.problem and state.problem.terminal and (state.ready < floor or state.rolling_out):
+        if state.problem and state.problem.terminal and (state.ready < floor or is_rolling):
             problems.append(state.problem)
     if short:
         first = next(
@@ -149,9 +156,13 @@ def _metrics(serving: GemmaServing, scaling: Scaling) -> Condition:
 
 
 def _scaling_active(serving: GemmaServing, scaling: Scaling) -> Condition:
-    moving = [name for name in serving.spec.pools if autoscaled(serving, name)]
-    if not moving:
+    ranging = [name for name in serving.spec.pools if autoscaled(serving, name)]
+    if not ranging:
         return Condition(c.SCALING_ACTIVE, "False", "FixedSize", "No pool has replicas.max above replicas.min")
+    moving = [name for name in ranging if pool_slo(serving.spec, name)]
+    if not moving:
+        said = f"Pool {', '.join(ranging)} has no slo.ttft to scale on; its size is held"
+        return Condition(c.SCALING_ACTIVE, "False", "NoSlo", said)
     without = [name for name in moving if name in scaling.missing]
     if without:
         return Condition(

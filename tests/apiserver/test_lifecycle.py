@@ -284,6 +284,10 @@ REFUSED = {
         "spec.pools.batch.resources.limits.memory",
     ),
     "no duration": ({"pools": {"batch": {"slo": {"ttft": {"target": "fast"}}}}}, "spec.pools.batch.slo.ttft.target"),
+    "a target out of reach": (
+        {"pools": {"interactive": {"slo": {"ttft": {"target": "5ms"}}}}},
+        "slo.ttft.target must be from 10ms to 10m",
+    ),
     "fewer GPUs than shards": (
         {"pools": {"batch": {"tensorParallel": 4, "gpus": 2}}},
         "gpus must be at least tensorParallel",

@@ -107,7 +107,6 @@ def test_default_environment(helm: Any) -> None:
         "GEMMA_METRICS_PORT": "8080",
         "GEMMA_HEALTH_PORT": "8081",
         "POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
-        "POD_NAMESPACE": {"fieldRef": {"fieldPath": "metadata.namespace"}},
     }
 
 

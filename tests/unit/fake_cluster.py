@@ -36,11 +36,12 @@ class FakeCluster:
             if (k, n) == (kind, namespace) and found["metadata"].get("labels", {}).get(label) == value
         ]
 
-    async def apply(self, body: Object, dry_run: bool = False) -> None:
+    async def apply(self, body: Object, dry_run: bool = False) -> Object:
         if body["kind"] in self.refuse:
             raise Refused(self.refuse[body["kind"]])
         if not dry_run:
             self._merge(body, OPERATOR)
+        return copy.deepcopy(self.objects.get(self._key(body), body))
 
     async def scale(self, namespace: str, name: str, replicas: int) -> None:
         meta = {"name": name, "namespace": namespace}
@@ -76,6 +77,7 @@ class FakeCluster:
                 {"manager": owner, "fieldsV1": {"f:spec": {"f:replicas": {}}}} for owner in owners
             ]
             found.setdefault("status", (before or {}).get("status", {}))
+            found["metadata"]["generation"] = (before or {}).get("metadata", {}).get("generation", 0) + 1
             self.sizes.append(found["spec"]["replicas"])
         self.objects[key] = found
 
@@ -91,7 +93,8 @@ class FakeCluster:
         for (kind, _, name), found in list(self.objects.items()):
             if kind == "Deployment":
                 size = found["spec"]["replicas"]
-                found["status"] = {"replicas": size, "updatedReplicas": size, "readyReplicas": size}
+                counts = {"replicas": size, "updatedReplicas": size, "readyReplicas": size}
+                found["status"] = {**counts, "observedGeneration": found["metadata"]["generation"]}
                 for n in range(size):
                     labels = found["spec"]["template"]["metadata"]["labels"]
                     meta = {"name": f"{name}-{n}", "namespace": "ns", "uid": f"{name}-{n}", "labels": labels}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import yaml
 
 from gemma_operator import __version__
 from gemma_operator.cli import main
+from tests.support.operator import free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "examples/gemma4-e4b.yaml").read_text()
@@ -97,6 +99,24 @@ def test_a_wrong_setting_is_told_before_anything_starts(
     assert (
         capsys.readouterr().err == "gemma-operator: GEMMA_SCALING_TICK_SECONDS is 'soon': it must be a number above 0\n"
     )
+
+
+def test_without_a_cluster_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.setenv("GEMMA_METRICS_PORT", str(free_port()))
+    assert main(["run"]) == 2
+    assert "KUBECONFIG names none" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_told_by_its_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        monkeypatch.setenv("GEMMA_METRICS_PORT", str(taken.getsockname()[1]))
+        assert main(["run"]) == 2
+    assert "GEMMA_METRICS_PORT is" in capsys.readouterr().err
 
 
 def test_the_module_runs_as_a_program() -> None:

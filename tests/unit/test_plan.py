@@ -45,7 +45,7 @@ def test_a_new_pool_is_made_with_its_floor(pools: Any) -> None:
 @pytest.mark.parametrize(("pools", "owners"), [(AUTO, (OPERATOR, SCALER)), (AUTO, (SCALER,)), (FIXED, (OPERATOR,))])
 def test_a_steady_state_writes_nothing(pools: Any, owners: tuple[str, ...]) -> None:
     of = serving(pools)
-    assert planned(of, cluster(of, 2, owners)).empty
+    assert planned(of, cluster(of, 2, owners)) == Plan()
 
 
 def test_the_scaler_owns_replicas_before_the_applier_lets_go() -> None:
@@ -127,7 +127,7 @@ def test_what_others_add_is_left_alone(edit: Callable[[dict[str, Any]], Any]) ->
     of = serving(ENV)
     found = cluster(of, 1, (OPERATOR,))
     edit(found[0])
-    assert planned(of, found).empty
+    assert planned(of, found) == Plan()
 
 
 def test_a_field_that_is_no_longer_wanted_is_taken_back() -> None:
@@ -164,8 +164,8 @@ def owned_by(found: dict[str, Any], *owners: dict[str, Any]) -> dict[str, Any]:
         ([], "somebody else"),
         ([{"kind": "Application", "name": "web", "uid": "z", "controller": True}], "Application web"),
         (
-            [{"kind": "GemmaServing", "name": "chat", "uid": "uid-of-an-older-chat", "controller": True}],
-            "GemmaServing chat",
+            [{"kind": "GemmaServing", "name": "chat-b", "uid": "uid-of-chat-b", "controller": True}],
+            "GemmaServing chat-b",
         ),
         ([{"kind": "GemmaServing", "name": "chat", "uid": "uid-of-chat", "controller": False}], "GemmaServing chat"),
     ],
@@ -179,10 +179,17 @@ def test_a_strangers_object_under_our_name_stops_every_write(owners: list[dict[s
     )
 
 
+def test_a_deleted_namesakes_object_is_waited_for() -> None:
+    of = serving(AUTO)
+    older = {"kind": "GemmaServing", "name": "chat", "uid": "uid-of-an-older-chat", "controller": True}
+    steps = planned(of, [owned_by(child, older) for child in cluster(of)])
+    assert steps == Plan(leftovers=(("Deployment", NAME), ("Service", NAME)))
+
+
 def test_a_stranger_with_our_labels_is_not_pruned() -> None:
     of = serving({"interactive": {}})
     stranger = owned_by(cluster(serving({"batch": {}}), 1)[0])
-    assert planned(of, [*cluster(of, 1, (OPERATOR,)), stranger]).empty
+    assert planned(of, [*cluster(of, 1, (OPERATOR,)), stranger]) == Plan()
 
 
 def test_the_mark_is_that_of_the_content_and_not_of_the_size() -> None:

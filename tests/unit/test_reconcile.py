@@ -134,6 +134,68 @@ async def test_what_the_api_server_refuses_is_told_in_its_own_words_and_leaves_n
     assert said in next(c["message"] for c in world.status["conditions"] if c["type"] == "Stalled")
 
 
+async def test_a_deleted_deployment_comes_back_in_the_size_it_had() -> None:
+    world = World()
+    await world.settle()
+    await world.cluster.scale("ns", "chat-interactive", 4)
+    await world.settle()
+    del world.cluster.objects["Deployment", "ns", "chat-interactive"]
+    await world.reconcile()
+    assert world.cluster.deployment()["spec"]["replicas"] == 4
+
+
+async def test_children_of_a_deleted_namesake_are_waited_for() -> None:
+    """`kubectl replace --force`: garbage collection needs a moment, which is no conflict of names."""
+    world = World()
+    await world.settle()
+    fresh = world.cluster.objects["GemmaServing", *KEY]
+    fresh["metadata"] |= {"uid": "another", "generation": 1}
+    fresh["status"] = {"observedGeneration": -1}
+    with pytest.raises(Exception, match="garbage collection has removed Deployment chat-interactive"):
+        await world.reconcile()
+    assert world.cluster.writes == []
+    assert world.status == {"observedGeneration": -1}
+    for kind in ("Deployment", "Service"):
+        del world.cluster.objects[kind, "ns", "chat-interactive"]
+    await world.settle()
+
+
+async def test_what_can_not_be_reached_is_not_tried_again_by_every_tick() -> None:
+    world = World()
+    world.cluster.refuse = {"Deployment": "exceeded quota: gpus"}
+    await world.reconcile()
+    await world.scaler.tick()
+    assert await world.scaler.tick() == []
+    assert world.condition("Stalled") == "True RefusedByApiServer"
+
+
+async def test_a_status_of_the_new_generation_never_speaks_of_the_old_engines() -> None:
+    """Who waits for `observedGeneration` and `Reconciling` must not be told "done" before the rollout has begun."""
+    world = World()
+    await world.settle()
+    world.edit(pools={"interactive": {"replicas": {"min": 1, "max": 5}, "maxNumSeqs": 8}})
+    await world.reconcile()
+    assert world.status["observedGeneration"] == 2
+    assert world.condition("Reconciling") == "True RollingOut"
+    assert world.condition("Ready") == "True PoolsReady"
+
+
+async def test_a_refusal_that_is_lifted_is_followed_by_a_rollout() -> None:
+    world = World()
+    await world.settle()
+    world.cluster.refuse = {"Deployment": "exceeded quota: gpus"}
+    world.edit(pools={"interactive": {"replicas": {"min": 1, "max": 5}, "maxNumSeqs": 8}})
+    await world.reconcile()
+    assert world.condition("Stalled") == "True RefusedByApiServer"
+    world.cluster.refuse = {}
+    await world.reconcile()
+    assert world.condition("Stalled") == "False AsExpected"
+    assert world.condition("Reconciling") == "True RollingOut"
+    world.cluster.all_up()
+    await world.reconcile()
+    assert world.condition("Reconciling") == "False UpToDate"
+
+
 async def test_a_strangers_service_is_left_alone() -> None:
     stranger = {"kind": "Service", "metadata": {"name": "chat-interactive", "namespace": "ns"}, "spec": {"ports": []}}
     world = World(None, None, stranger)
@@ -189,7 +251,7 @@ def test_a_target_is_the_decision_else_what_is_there_within_the_bounds(
 ) -> None:
     states = {} if there is None else {"interactive": sized(there)}
     scaling = Scaling(targets={} if decided is None else {"interactive": decided})
-    assert _targets(serving(AUTO), states, scaling) == {"interactive": target}
+    assert _targets(serving(AUTO), states, scaling, {}) == {"interactive": target}
 
 
 @pytest.mark.parametrize(

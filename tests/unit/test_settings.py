@@ -33,7 +33,6 @@ def test_an_empty_environment_gives_working_settings() -> None:
         ("GEMMA_LOG_LEVEL", "debug", "log_level", "DEBUG"),
         ("GEMMA_LOG_FORMAT", "plain", "log_json", False),
         ("POD_NAME", "operator-1", "pod_name", "operator-1"),
-        ("POD_NAMESPACE", "system", "pod_namespace", "system"),
     ],
 )
 def test_a_variable_sets_its_field(name: str, value: str, field: str, expected: object) -> None:

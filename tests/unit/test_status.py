@@ -25,10 +25,12 @@ PULL = Problem("ImagePullFailed", "Pod p can't pull image x", terminal=True)
 NO_NODE = Problem("Unschedulable", "Pod p: no node has a GPU left", terminal=False)
 
 
-def pool(desired: int = 1, ready: int | None = None, outdated: int = 0, problem: Problem | None = None) -> PoolState:
+def pool(
+    desired: int = 1, ready: int | None = None, outdated: int = 0, problem: Problem | None = None, settled: bool = True
+) -> PoolState:
     return PoolState(
         exists=True, desired=desired, ready=desired if ready is None else ready, updated=desired, outdated=outdated,
-        settled=True, problem=problem,
+        settled=settled, problem=problem,
     )  # fmt: skip
 
 
@@ -124,10 +126,10 @@ def test_the_floor_of_zero_is_ready_without_engines() -> None:
     assert conditions(of({"interactive": pool(), "batch": pool(0)}))["Ready"] == "True PoolsReady"
 
 
-def test_scaling_never_moves_ready() -> None:
+def test_scaling_moves_no_condition() -> None:
     before = of({**UP, "interactive": pool(1)})
-    for ready in (1, 3, 5):
-        after = of({**UP, "interactive": pool(5, ready)}, old=before)
+    for ready, settled in ((1, False), (1, True), (3, True), (5, True)):
+        after = of({**UP, "interactive": pool(5, ready, settled=settled)}, old=before)
         assert after["conditions"] == before["conditions"]
 
 
@@ -156,6 +158,12 @@ def test_missing_metrics_say_why_and_that_replicas_are_held() -> None:
 def test_a_serving_of_fixed_size_is_not_autoscaled() -> None:
     new = of({"interactive": pool()}, which=serving({"interactive": {}}))
     assert conditions(new)["ScalingActive"] == "False FixedSize"
+
+
+def test_a_range_without_a_target_is_not_autoscaled() -> None:
+    new = of({"batch": pool()}, which=serving({"batch": {"replicas": {"min": 1, "max": 4}}}))
+    assert conditions(new)["ScalingActive"] == "False NoSlo"
+    assert message(new, "ScalingActive") == "Pool batch has no slo.ttft to scale on; its size is held"
 
 
 def test_a_pool_shows_its_size_address_and_measurements() -> None:

@@ -251,3 +251,14 @@ def test_clusters_of_the_same_name_in_other_homes_share_no_mark(monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", "/home/other/.cache")
     theirs = cgroup.root_name(State("local")), bridge.mark(State("local"))
     assert not set(mine) & set(theirs)
+
+
+def test_a_go_that_is_too_old_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\necho 'go: go.mod requires go >= 1.26.0 (running go 1.21.0)' >&2\nexit 1\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    binaries.go_version.cache_clear()
+    with pytest.raises(ClusterError, match=r"need Go 1.26 or newer: go: go.mod requires go >= 1.26.0"):
+        binaries.go_version()
+    binaries.go_version.cache_clear()

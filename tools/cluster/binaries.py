@@ -181,8 +181,12 @@ def go_version() -> str:
         )
     # In the module's folder: its go.mod may choose a newer toolchain than the installed one
     out = subprocess.run(
-        [go, "env", "GOVERSION"], cwd=HERE / "modules/kubernetes", capture_output=True, text=True, check=True
+        [go, "env", "GOVERSION"], cwd=HERE / "modules/kubernetes", capture_output=True, text=True, check=False
     )
+    if out.returncode:
+        raise ClusterError(
+            f"{go} can't compile the cluster's programs, which need Go 1.26 or newer: {out.stderr.strip()[-500:]}"
+        )
     return out.stdout.strip()
 
 

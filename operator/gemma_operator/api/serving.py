@@ -125,7 +125,16 @@ class LatencyTarget(ApiModel):
     percentile: Annotated[float, Field(ge=50, le=99.9)] = 95
     """Share of requests, in per cent."""
     target: Duration = "300ms"
-    """Longest time, for instance 300ms."""
+    """Longest time, for instance 300ms; from 10ms to 10m."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!has(self.target) || (duration(self.target) >= duration('10ms') && duration(self.target) <= duration('10m'))",
+                "slo.ttft.target must be from 10ms to 10m",
+            )
+        )
+    )
 
     @property
     def seconds(self) -> float:

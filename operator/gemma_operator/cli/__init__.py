@@ -45,8 +45,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(_: argparse.Namespace) -> int:
     from gemma_operator.app import run  # kopf and kubernetes take 0.5 s that the other commands don't need
+    from gemma_operator.cluster import NoCluster
 
-    asyncio.run(run(read_settings()))
+    try:
+        asyncio.run(run(read_settings()))
+    except NoCluster as error:
+        raise BadSetting(str(error)) from error
     return 0
 
 

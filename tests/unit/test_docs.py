@@ -1,0 +1,128 @@
+"""What the documents show is so: links lead somewhere, examples render, commands and values exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gemma_operator import telemetry
+from gemma_operator.api.conditions import TYPES
+from gemma_operator.api.parse import parse
+from gemma_operator.api.serving import KIND
+from gemma_operator.desired import Defaults, desired
+from gemma_operator.scaling import MissingReason, Reason
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "charts/**/*.md", "tools/**/*.md", "images/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+SCHEMA = json.loads((ROOT / "charts/gemma-operator/values.schema.json").read_text())
+DEFAULTS = Defaults(engine_image="vllm/vllm-openai:v0.32.0")
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def blocks(document: Path, *languages: str) -> Iterator[str]:
+    """Contents of the fenced blocks in these languages."""
+    for language, content in re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), re.M | re.S):
+        if language in languages:
+            yield content
+
+
+def commands(document: Path) -> Iterator[list[str]]:
+    """The shell commands of a document, in blocks and in backquotes, without their comments."""
+    text = "\n".join(blocks(document, "", "sh", "bash")).replace("\\\n", " ")
+    inline = re.findall(r"`((?:make|helm|kubectl|CONTEXT=\S+ make) [^`]+)`", document.read_text())
+    for line in [*text.splitlines(), *inline]:
+        if re.match(r"(make|helm|kubectl|python3|CONTEXT=\S+ make) ", line):
+            yield shlex.split(line, comments=True)
+
+
+def accepts(schema: dict[str, Any], path: str) -> bool:
+    """Whether the chart's schema has a value at a dotted path."""
+    for name in path.split("."):
+        while "$ref" in schema:
+            schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
+        if name not in schema.get("properties", {}):
+            return False
+        schema = schema["properties"][name]
+    return True
+
+
+@each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
+    assert [t for t in targets if "://" not in t and not (document.parent / t).exists()] == []
+
+
+@each_document
+def test_examples_render(document: Path) -> None:
+    for block in blocks(document, "yaml"):
+        for found in yaml.safe_load_all(block):
+            if found.get("kind") == KIND:
+                assert desired(parse(found), DEFAULTS)
+
+
+@each_document
+def test_targets_of_make_exist(document: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {
+        *re.findall(r"^([a-z-]+):", makefile, re.M),
+        *(f"test-{tier.name}" for tier in (ROOT / "tests").iterdir()),
+    }
+    for command in commands(document):
+        if "make" in command[:2]:
+            named = [word for word in command[command.index("make") + 1 :] if "=" not in word and word != "|"]
+            assert [word for word in named if word not in targets] == [], command
+
+
+@each_document
+def test_values_of_helm_exist(document: Path) -> None:
+    for command in commands(document):
+        pairs = [after for word, after in pairwise(command) if word == "--set"]
+        assert [pair for pair in pairs if not accepts(SCHEMA, pair.partition("=")[0])] == [], command
+
+
+@each_document
+def test_files_that_commands_name_exist(document: Path) -> None:
+    for command in commands(document):
+        files = [word for word in command if re.match(r"(examples|charts|tools|docs)/", word)]
+        assert [file for file in files if not (ROOT / file).exists()] == [], command
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_renders(example: Path) -> None:
+    assert all(desired(parse(found), DEFAULTS) for found in yaml.safe_load_all(example.read_text()))
+
+
+def test_the_readme_shows_the_example_that_it_applies() -> None:
+    (shown,) = (yaml.safe_load(block) for block in blocks(ROOT / "README.md", "yaml"))
+    applied = yaml.safe_load((ROOT / "examples/gemma4-e4b.yaml").read_text())
+    assert shown["metadata"] == applied["metadata"]
+    assert shown["spec"]["model"] == applied["spec"]["model"]
+    assert set(shown["spec"]["pools"]) == set(applied["spec"]["pools"])
+
+
+def test_every_condition_reason_and_metric_is_documented() -> None:
+    readme, scaling, metrics = (
+        (ROOT / name).read_text() for name in ("README.md", "docs/autoscaling.md", "docs/metrics.md")
+    )
+    assert [kind for kind in TYPES if f"`{kind}`" not in readme] == []
+    assert [reason for reason in (*Reason, *MissingReason) if f"`{reason}`" not in scaling] == []
+    exposed = {f"{m.name}{'_total' if m.type == 'counter' else ''}" for m in telemetry.REGISTRY.collect()}
+    assert set(re.findall(r"^\| `(\w+)`", metrics, re.M)) == exposed
+
+
+def test_tables_of_conditions_name_no_other() -> None:
+    named = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.M)
+    assert set(named) == set(TYPES)
