@@ -154,6 +154,9 @@ class Cluster:
 
 
 def _is_refusal(error: Any) -> bool:
+    # OwnerReferencesPermissionEnforcement knows a new CRD only after its next discovery, 10 s later or so.
+    if "cannot find RESTMapping" in _said(error):
+        return False
     # Server-side apply answers 500 to what isn't of the kind's schema, such as an unknown field in a toleration.
     return error.status in (400, 403, 422) or "failed to create typed patch object" in _said(error)
 

@@ -25,6 +25,8 @@ from gemma_operator.status import Refusal, Scaling, refused_status, status
 from gemma_operator.workqueue import Key
 
 log = logging.getLogger(__name__)
+# What the API server refuses may be mended without an event of ours (a quota, a webhook, a right): ask again, in seconds.
+REFUSED_RETRY_SECONDS = 30
 
 
 class Reconciler:
@@ -48,7 +50,10 @@ class Reconciler:
             new = await self._converge(body)
             result = "refused" if _condition(new, "Valid").get("status") == "False" else "ok"
             await self._report(body, new)
-            return self._settings.resync_seconds
+            refused = _condition(new, "Stalled").get("reason") == _REASONS[Refused]
+            return (
+                min(self._settings.resync_seconds, REFUSED_RETRY_SECONDS) if refused else self._settings.resync_seconds
+            )
         finally:
             telemetry.reconciles.labels(result).inc()
             telemetry.reconcile_seconds.observe(time.monotonic() - started)

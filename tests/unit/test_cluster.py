@@ -75,6 +75,13 @@ async def test_what_may_work_next_time_goes_up_to_be_tried_again(status: int) ->
         await cluster(failure(status, "etcdserver: leader changed"))[0].apply(DEPLOYMENT)
 
 
+async def test_a_crd_that_admission_does_not_know_yet_is_tried_again() -> None:
+    """Right after the chart is installed, where OwnerReferencesPermissionEnforcement is on (as on OpenShift)."""
+    said = 'deployments.apps "a" is forbidden: cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion'
+    with pytest.raises(ApiException):
+        await cluster(failure(403, said))[0].apply(DEPLOYMENT)
+
+
 async def test_what_is_not_there_is_none_and_may_be_deleted() -> None:
     gone, _ = cluster(failure(404, "not found"))
     assert await gone.get("Deployment", "ns", "a") is None

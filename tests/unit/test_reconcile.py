@@ -8,7 +8,7 @@ import pytest
 
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
-from gemma_operator.reconcile import Reconciler, _any_ready, _events, _targets
+from gemma_operator.reconcile import REFUSED_RETRY_SECONDS, Reconciler, _any_ready, _events, _targets
 from gemma_operator.scaler import NoSource, Scaler
 from gemma_operator.settings import read_settings
 from gemma_operator.status import Scaling
@@ -298,3 +298,14 @@ def told(
 )
 def test_an_event_for_each_turn_and_none_for_standing_still(old: Any, new: Any, events: list[Any]) -> None:
     assert _events(old, new) == events
+
+
+async def test_a_refusal_is_looked_at_again_soon_and_an_accepted_serving_at_leisure() -> None:
+    world = World()
+    await world.settle()
+    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
+    world.edit(pools={"interactive": {"maxNumSeqs": 9}})
+    world.cluster.refuse = {"Deployment": "exceeded quota: gpus"}
+    assert await world.operator.reconcile(KEY) == REFUSED_RETRY_SECONDS
+    world.edit(engine={"image": "no-version"})
+    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
