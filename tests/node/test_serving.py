@@ -69,6 +69,16 @@ def test_both_pools_answer_text_image_and_video(kube: Kube, demo: str) -> None:
         assert [o.kind for o in outcomes if o.ok] == [body.kind for body in bodies], failures(outcomes)
 
 
+def test_the_readmes_kubectl_commands_work(kube: Kube, demo: str) -> None:
+    kube.run("wait", "--for=condition=Ready", f"gsv/{demo}", "--timeout=30s")
+    header, row = kube.run("get", "gsv", demo).stdout.splitlines()
+    assert header.split()[:4] == ["NAME", "MODEL", "READY", "SLO"]
+    assert row.split()[:3] == [demo, MODEL, "True"]
+    explained = kube.run("explain", "gsv.spec.pools").stdout
+    assert "prefixCaching" in explained
+    assert "Requests that run at once in one engine" in explained
+
+
 def test_a_limit_of_the_pool_is_kept(kube: Kube, demo: str) -> None:
     outcomes = ask(address(kube, "demo-interactive"), traffic.text_body("another-model", 1))
     assert "404" in failures(outcomes)[0]
