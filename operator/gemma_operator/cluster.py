@@ -25,7 +25,7 @@ API_VERSIONS = {KIND: API_VERSION, "Deployment": "apps/v1", "Service": "v1", "Po
 
 
 class Refused(Exception):
-    """The API server refuses an object: asking again doesn't help, a person has to act."""
+    """The API server refuses an object: asking again at once doesn't help, a person has to act."""
 
 
 class NoCluster(Exception):

@@ -43,14 +43,14 @@ def plan(
 
     `live`: our labelled objects, and foreign ones that bear a wanted name. `targets`: pool -> replicas.
     """
-    existing = {_ref(found): found for found in live}
+    existing = {ref_of(found): found for found in live}
     scale: list[Scale] = []
     apply: list[Object] = []
     conflicts: list[str] = []
     leftovers: list[Ref] = []
     kept: set[Ref] = set()
     for child in wanted:
-        ref = _ref(child)
+        ref = ref_of(child)
         found = existing.get(ref)
         kept.add(ref)
         if found is not None and _outlives(found, serving):
@@ -94,14 +94,14 @@ def _with_replicas(
     if found is None or not autoscaled(serving, pool):
         return with_target, []
     live = int(found["spec"].get("replicas", 1))
-    if live == target and _owns_replicas(found, SCALER):
+    if live == target and _scaler_owns_replicas(found):
         return child, []
     return child, [Scale(str(child["metadata"]["name"]), target)]
 
 
-def _owns_replicas(found: Mapping[str, Any], manager: str) -> bool:
+def _scaler_owns_replicas(found: Mapping[str, Any]) -> bool:
     return any(
-        entry.get("manager") == manager and "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+        entry.get("manager") == SCALER and "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
         for entry in found["metadata"].get("managedFields", [])
     )
 
@@ -131,7 +131,8 @@ def in_place(wanted: Any, live: Any) -> bool:
     return bool(wanted == live)
 
 
-def _ref(child: Mapping[str, Any]) -> Ref:
+def ref_of(child: Mapping[str, Any]) -> Ref:
+    """(kind, name) of an object."""
     return str(child["kind"]), str(child["metadata"]["name"])
 
 

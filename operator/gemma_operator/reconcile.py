@@ -18,7 +18,7 @@ from gemma_operator.desired.names import SERVING, label_value
 from gemma_operator.engine.commandline import RefusedArgs
 from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.observe import PoolState, observe
-from gemma_operator.plan import Plan, plan
+from gemma_operator.plan import Plan, plan, ref_of
 from gemma_operator.scaler import Scaler
 from gemma_operator.settings import Settings
 from gemma_operator.status import Refusal, Scaling, refused_status, status
@@ -94,8 +94,8 @@ class Reconciler:
         self, serving: GemmaServing, wanted: Iterable[Object], children: Iterable[Object]
     ) -> list[Object]:
         """Objects that bear a name we want, but not our labels."""
-        known = {_ref(child) for child in children}
-        missing = [(kind, name) for kind, name in map(_ref, wanted) if (kind, name) not in known]
+        known = {ref_of(child) for child in children}
+        missing = [(kind, name) for kind, name in map(ref_of, wanted) if (kind, name) not in known]
         found = await asyncio.gather(*(self._cluster.get(kind, serving.namespace, name) for kind, name in missing))
         return [stranger for stranger in found if stranger is not None]
 
@@ -157,7 +157,7 @@ def _targets(
         state = states.get(name)
         there = state.desired if state else shown.get(name, {}).get("desired", pool.replicas.min)
         wanted = scaling.targets.get(name, there)
-        targets[name] = min(max(wanted, pool.replicas.min), max(pool.replicas.min, pool.replicas.ceiling))
+        targets[name] = min(max(wanted, pool.replicas.min), pool.replicas.ceiling)
     return targets
 
 
@@ -173,10 +173,8 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
     for name, pool in new.get("pools", {}).items():
         before_desired = old.get("pools", {}).get(name, {}).get("desired")
         if before_desired and before_desired != pool["desired"]:
-            change, why = (
-                f"{before_desired} -> {pool['desired']} replicas",
-                pool.get("lastDecision", {}).get("message", ""),
-            )
+            change = f"{before_desired} -> {pool['desired']} replicas"
+            why = pool.get("lastDecision", {}).get("message", "")
             events.append(("Normal", "Scaled", f"pool {name}: {why if why.startswith(change) else change}"))
     return events
 
@@ -187,10 +185,6 @@ def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def _states(children: Iterable[Object], pods: Iterable[Object]) -> dict[str, PoolState]:
     return observe((child for child in children if child["kind"] == "Deployment"), pods)
-
-
-def _ref(child: Mapping[str, Any]) -> tuple[str, str]:
-    return str(child["kind"]), str(child["metadata"]["name"])
 
 
 def _any_ready(states: Mapping[str, PoolState]) -> bool:

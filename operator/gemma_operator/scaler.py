@@ -172,7 +172,7 @@ class Scaler:
         replicas, slo = serving.spec.pools[name].replicas, pool_slo(serving.spec, name)
         return Policy(
             minimum=replicas.min,
-            maximum=max(replicas.min, replicas.ceiling),
+            maximum=replicas.ceiling,
             slo=Slo(slo.ttft.percentile, slo.ttft.seconds) if slo else None,
             window_seconds=self._settings.window_seconds,
             scale_down_after_seconds=self._settings.scale_down_after_seconds,

@@ -76,7 +76,7 @@ def _status(
 
 def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mapping[str, Any]) -> list[Condition]:
     """Ready, Reconciling and Stalled. Scaling moves none of them; the floor and the revision do."""
-    short, rolling, problems = [], [], []
+    short, hindrances, rolling, problems = [], [], [], []
     # A change of size leaves a Deployment unsettled for a moment as well; only while this spec is new is that a rollout.
     before = {condition["type"]: condition["status"] for condition in old.get("conditions", [])}
     was_done = before.get(c.RECONCILING) == before.get(c.STALLED) == "False"
@@ -89,6 +89,7 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mappi
                 f"pool {name} has {state.ready} of {floor} engines Ready"
                 + (f": {state.problem.message}" if state.problem else "")
             )
+            hindrances += [state.problem.reason] if state.problem else []
         is_rolling = not state.exists or state.outdated > 0 or (is_new and not state.settled)
         if is_rolling:
             rolling.append(
@@ -101,15 +102,7 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mappi
         if state.problem and state.problem.terminal and (state.ready < floor or is_rolling):
             problems.append(state.problem)
     if short:
-        first = next(
-            (
-                states[n].problem
-                for n in serving.spec.pools
-                if n in states and states[n].problem and states[n].ready < serving.spec.pools[n].replicas.min
-            ),
-            None,
-        )
-        ready = Condition(c.READY, "False", first.reason if first else "PoolsStarting", "; ".join(short))
+        ready = Condition(c.READY, "False", next(iter(hindrances), "PoolsStarting"), "; ".join(short))
     else:
         ready = Condition(c.READY, "True", "PoolsReady", "Every pool has its floor serving")
     if problems:

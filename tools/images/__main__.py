@@ -1,12 +1,12 @@
 """The command line: `build` and `archive` for the images, `venv` for the engine's content without an image."""
 
 import argparse
-import fcntl
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from tools.cluster.state import exclusive
 
 from .builders import find_builder
 from .console import ImagesError, say
@@ -37,17 +37,9 @@ def build(recipe: Recipe) -> Path:
     return archive
 
 
-@contextmanager
-def locked() -> Iterator[None]:
+def locked() -> AbstractContextManager[None]:
     """One build at a time on this machine, whoever starts it."""
-    (CACHE / "images").mkdir(parents=True, exist_ok=True)
-    with (CACHE / "images" / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another build to end")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return exclusive(CACHE / "images" / "lock", "building images")
 
 
 def main() -> int:

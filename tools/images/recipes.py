@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.cluster.binaries import TOOLS, ensure
+from tools.cluster.state import cache_home
 
 from .console import ImagesError
 
@@ -15,7 +16,7 @@ PROGRAMS = "bin/"
 """A Dockerfile that copies `bin/NAME` gets the program NAME that tools/cluster compiles."""
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemma-serving"
+CACHE = cache_home()
 
 
 @dataclass(frozen=True)

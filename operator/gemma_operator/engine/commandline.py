@@ -16,7 +16,6 @@ PORT = 8000
 SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 # research/vllm.md section 2: MTP of Gemma 4 exists since 0.21; crashes at start are known up to 0.25.
 MTP_SINCE: Version = (0, 26, 0)
-CUSTOM_BUCKETS_SINCE: Version = (0, 32, 0)
 # research/autoscaling.md section 2.2, row 15: 16 edges in seconds, dense around 300 ms; another objective adds one.
 TTFT_EDGES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 # Flags that the operator's Service, probes and metrics rely on.
@@ -90,6 +89,7 @@ def engine_args(spec: Spec, pool: str, version: Version) -> list[str]:
 
 
 def _flags(spec: Spec, name: str, version: Version) -> list[tuple[str, Sequence[str]]]:
+    """What we would set; engine_args leaves out what the version doesn't know."""
     pool, defaults = spec.pools[name], DEFAULTS[spec.class_of(name)]
     prefix_caching = pool.prefix_caching.enabled if pool.prefix_caching else defaults.prefix_caching
     flags: list[tuple[str, Sequence[str]]] = [
@@ -113,8 +113,7 @@ def _flags(spec: Spec, name: str, version: Version) -> list[tuple[str, Sequence[
     flags += _media(pool, prefix_caching)
     if speculative := mtp_config(spec, name, version):
         flags.append(("--speculative-config", [_json(speculative)]))
-    if version >= CUSTOM_BUCKETS_SINCE:
-        flags.append(("--custom-histogram-buckets", [_json({"time_to_first_token": ttft_edges(pool_slo(spec, name))})]))
+    flags.append(("--custom-histogram-buckets", [_json({"time_to_first_token": ttft_edges(pool_slo(spec, name))})]))
     return flags
 
 
