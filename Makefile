@@ -50,14 +50,27 @@ format: setup ## format the code
 	@$(BIN)/ruff check --fix .
 
 .PHONY: generate
-generate: setup ## renew what is generated: CRD, chart README, golden files
+generate: setup ## renew what is generated: CRD, chart README, API reference, golden files
 	@$(RUN) -m gemma_operator crd > charts/gemma-operator/crd/gemmaservings.yaml
 	@$(RUN) tools/chart_docs.py
+	@$(RUN) -m tools.api_docs
 	@$(RUN) -m pytest -q tests/unit --update-golden -k golden
 
 .PHONY: verify
 verify: lint generate ## lint, and no difference after renewing what is generated
 	@git diff --exit-code -- charts tests/golden docs
+
+.PHONY: flags
+flags: setup ## renew the table of vLLM's flags from the wheels of every version (downloads 3 GB once)
+	@$(RUN) -m tools.flag_table
+
+.PHONY: pod-schema
+pod-schema: setup ## renew Kubernetes' schema of Pod fields from a real API server
+	@$(RUN) -m tools.pod_schema
+
+.PHONY: fuzz
+fuzz: setup ## 10,000 generated specs before the real API server and vLLM's own argument parser
+	@GEMMA_FUZZ_EXAMPLES=10000 $(RUN) -m pytest -q tests/engine/test_fuzz.py
 
 .PHONY: bench
 bench: setup ## speeds as data: apply to Deployments, render, CRD size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,23 @@ from gemma_operator.plan import SCALER
 Object = dict[str, Any]
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
 _PARALLEL = 8
-API_VERSIONS = {KIND: API_VERSION, "Deployment": "apps/v1", "Service": "v1", "Pod": "v1", "Event": "v1"}
+API_VERSIONS = {
+    KIND: API_VERSION,
+    "Deployment": "apps/v1",
+    "Service": "v1",
+    "PodDisruptionBudget": "policy/v1",
+    "PersistentVolumeClaim": "v1",
+    "Pod": "v1",
+    "Event": "v1",
+}
+# The start of an engine is told in far less.
+_LOG_BYTES = 256 * 1024
+# The tracebacks of vLLM's processes, one after another, have some 200.
+_LAST_LINES = 1000
+
+
+# What JSON may hold as it is and YAML must not.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class Refused(Exception):
@@ -52,6 +69,23 @@ class Cluster:
             lambda: self._resource(kind).get(namespace=namespace, label_selector=selector, _request_timeout=_TIMEOUT)
         )
         return [{**item, "kind": kind} for item in (found or {}).get("items", [])]
+
+    async def log(self, namespace: str, pod: str) -> str:
+        """What a Pod's engine has written since its start, each line with its time; empty where that can't be read."""
+        return await self._log(namespace, pod, timestamps=True, limit_bytes=_LOG_BYTES)
+
+    async def last_words(self, namespace: str, pod: str, previous: bool) -> str:
+        """The end of what a Pod's engine wrote before it died; `previous`: another has been started since."""
+        return await self._log(namespace, pod, previous=previous, tail_lines=_LAST_LINES)
+
+    async def _log(self, namespace: str, pod: str, **options: Any) -> str:
+        core = client.CoreV1Api(self._api)
+        options |= {"container": "engine", "_request_timeout": _TIMEOUT}
+        async with self._slots:
+            try:
+                return str(await asyncio.to_thread(core.read_namespaced_pod_log, pod, namespace, **options))
+            except ApiException:
+                return ""
 
     async def apply(self, body: Object, dry_run: bool = False) -> Object:
         """Server-side apply as the operator's field manager; returns the object as it now stands. Raises Refused."""
@@ -125,7 +159,7 @@ class Cluster:
     def _patch(self, resource: Any, body: Object, manager: str, dry_run: bool) -> Any:
         query = [("fieldValidation", "Strict")] + ([("dryRun", "All")] if dry_run else [])
         return resource.server_side_apply(
-            body=body,
+            body=as_yaml(body),
             name=body["metadata"]["name"],
             namespace=body["metadata"]["namespace"],
             field_manager=manager,
@@ -167,6 +201,15 @@ def _said(error: Any) -> str:
         return str(json.loads(error.body)["message"])
     except (ValueError, KeyError, TypeError):
         return f"{error.status} {error.reason}"
+
+
+def as_yaml(body: Object) -> str:
+    """An object as JSON that is YAML too, as server-side apply reads it.
+
+    The client would escape what is beyond the first 65,536 characters of Unicode (emoji) in two halves, which the API server refuses.
+    """
+    text = json.dumps(body, ensure_ascii=False)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def connect() -> client.ApiClient:

@@ -12,7 +12,13 @@ from gemma_operator.desired.names import MANAGED_BY, MANAGER, SELECT_OURS, SERVI
 from gemma_operator.settings import Settings
 from gemma_operator.workqueue import WorkQueue
 
-CHILDREN = (("apps", "v1", "deployments"), ("", "v1", "services"), ("", "v1", "pods"))
+CHILDREN = (
+    ("apps", "v1", "deployments"),
+    ("", "v1", "services"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("", "v1", "persistentvolumeclaims"),
+    ("", "v1", "pods"),
+)
 # A worker that has not come to a due key for this long (seconds) is taken for dead.
 STUCK_SECONDS = 120
 

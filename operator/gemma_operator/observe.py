@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from gemma_operator.desired.names import POOL
+from gemma_operator.engine.failures import diagnose, telling_line
+from gemma_operator.engine.progress import Marks
+from gemma_operator.startup import Startup, startup
 
 Object = Mapping[str, Any]
 
@@ -36,6 +40,8 @@ class PoolState:
     settled: bool = False
     ready_uids: frozenset[str] = frozenset()
     problem: Problem | None = None
+    startup: Startup | None = None
+    """How far the newest engine is in its start."""
 
     @property
     def rolling_out(self) -> bool:
@@ -43,21 +49,53 @@ class PoolState:
         return not self.settled or self.outdated > 0
 
 
-def observe(deployments: Iterable[Object], pods: Iterable[Object]) -> dict[str, PoolState]:
-    """Pool name -> its state."""
-    by_pool: dict[str, list[Object]] = {}
-    for pod in pods:
-        # A Pod that failed as a whole (evicted, refused by its node) is replaced by another.
-        if not pod["metadata"].get("deletionTimestamp") and pod.get("status", {}).get("phase") != "Failed":
-            by_pool.setdefault(pod["metadata"].get("labels", {}).get(POOL, ""), []).append(pod)
+def observe(
+    deployments: Iterable[Object],
+    pods: Iterable[Object],
+    marks: Mapping[str, Marks] = MappingProxyType({}),
+    last_words: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, PoolState]:
+    """Pool name -> its state. By Pod name, `marks`: what its log says of its start; `last_words`: the end of the log of an engine that died."""
+    by_pool = pods_by_pool(pods)
     states = {}
     for deployment in deployments:
         pool = deployment["metadata"].get("labels", {}).get(POOL, "")
-        states[pool] = _pool_state(deployment, by_pool.get(pool, []))
+        states[pool] = _pool_state(deployment, by_pool.get(pool, []), marks, last_words)
     return states
 
 
-def _pool_state(deployment: Object, pods: list[Object]) -> PoolState:
+def died_untold(pod: Object) -> bool:
+    """True where its engine died and what the kubelet keeps doesn't say why.
+
+    That is the last 2 KiB of the log (FallbackToLogsOnError). Where vLLM's core dies, the traceback of its API server alone is
+    longer (seen with 0.32), and the cause stands above.
+    """
+    for container in pod.get("status", {}).get("containerStatuses", []):
+        ended = _ended(container)
+        if container.get("name") == "engine" and ended.get("exitCode") and ended.get("reason") != "OOMKilled":
+            return diagnose(ended.get("message", "")) is None
+    return False
+
+
+def pods_by_pool(pods: Iterable[Object]) -> dict[str, list[Object]]:
+    """Living Pods of each pool, newest first."""
+    by_pool: dict[str, list[Object]] = {}
+    for pod in sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp", ""), reverse=True):
+        # A Pod that failed as a whole (evicted, refused by its node) is replaced by another.
+        if not pod["metadata"].get("deletionTimestamp") and pod.get("status", {}).get("phase") != "Failed":
+            by_pool.setdefault(pod["metadata"].get("labels", {}).get(POOL, ""), []).append(pod)
+    return by_pool
+
+
+def was_restarted(pod: Object) -> bool:
+    """True where the engine that died has a successor, which runs or is waited for."""
+    containers = pod.get("status", {}).get("containerStatuses", [])
+    return not any(c.get("name") == "engine" and c.get("state", {}).get("terminated") for c in containers)
+
+
+def _pool_state(
+    deployment: Object, pods: list[Object], marks: Mapping[str, Marks], last_words: Mapping[str, str]
+) -> PoolState:
     status = deployment.get("status", {})
     return PoolState(
         exists=True,
@@ -68,7 +106,10 @@ def _pool_state(deployment: Object, pods: list[Object]) -> PoolState:
         settled=status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0),
         ready_uids=frozenset(pod["metadata"]["uid"] for pod in pods if _is_ready(pod)),
         # A Pod says more than its Deployment, which only knows that time is up.
-        problem=_worst([*(_pod_problem(pod) for pod in pods if not _is_ready(pod)), _deployment_problem(status)]),
+        problem=_worst(
+            [*(_pod_problem(pod, last_words) for pod in pods if not _is_ready(pod)), _deployment_problem(status)]
+        ),
+        startup=startup(pods[0], marks.get(pods[0]["metadata"]["name"], ())) if pods else None,
     )
 
 
@@ -86,10 +127,10 @@ def _deployment_problem(status: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def _pod_problem(pod: Object) -> Problem | None:
+def _pod_problem(pod: Object, last_words: Mapping[str, str]) -> Problem | None:
     status, name = pod.get("status", {}), pod["metadata"]["name"]
     for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
-        if problem := _container_problem(name, container):
+        if problem := _container_problem(name, container, last_words.get(name, "")):
             return problem
     for condition in status.get("conditions", []):
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
@@ -97,7 +138,13 @@ def _pod_problem(pod: Object) -> Problem | None:
     return None
 
 
-def _container_problem(pod: str, container: Mapping[str, Any]) -> Problem | None:
+def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How a container ended: just now, or before its present start."""
+    state, last = container.get("state", {}), container.get("lastState", {})
+    return state.get("terminated") or last.get("terminated") or {}
+
+
+def _container_problem(pod: str, container: Mapping[str, Any], last_words: str) -> Problem | None:
     waiting = container.get("state", {}).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in _PULL:
@@ -107,35 +154,35 @@ def _container_problem(pod: str, container: Mapping[str, Any]) -> Problem | None
             terminal=True,
         )
     if reason in _CONFIG:
+        # The kubelet says which Secret or ConfigMap, and which key.
+        missing = "not found" in message or "couldn't find key" in message
         return Problem(
-            "PodConfigError", _short(f"Pod {pod} can't start its container: {message or reason}"), terminal=True
+            "ReferenceMissing" if missing else "PodConfigError",
+            _short(f"Pod {pod} can't start its container: {message or reason}"),
+            terminal=True,
         )
-    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
+    ended = _ended(container)
     if not ended or (ended.get("exitCode") == 0 and reason != "CrashLoopBackOff"):
         return None
     # One crash may mend itself by the restart; only a crash that comes again needs a person.
     again = reason == "CrashLoopBackOff" or container.get("restartCount", 0) > 1
     if ended.get("reason") == "OOMKilled":
-        return Problem(
-            "OutOfMemory", f"Pod {pod}: the engine was killed for using more than its memory limit", terminal=again
+        said = (
+            f"Pod {pod}: {container.get('name', 'a container')} was killed for using more than its memory "
+            "limit; raise resources.limits.memory"
         )
-    said = _last_lines(ended.get("message", ""))
-    return Problem(
-        "EngineCrashed",
-        _short(f"Pod {pod}: the engine exits with code {ended.get('exitCode')}: {said}"),
-        terminal=again,
-    )
+        return Problem("OutOfMemory", said, terminal=again)
+    words = (last_words if container.get("name") == "engine" else "") or ended.get("message", "")
+    code = f"Pod {pod}: {container.get('name', 'a container')} exits with code {ended.get('exitCode')}"
+    if known := diagnose(words):
+        said = f"{code}: {known.advice}. It said: {telling_line(words)}"
+        return Problem(known.reason, _short(said), terminal=again or not known.passing)
+    return Problem("EngineCrashed", _short(f"{code}: {telling_line(words)}"), terminal=again)
 
 
 def _worst(problems: Iterable[Problem | None]) -> Problem | None:
     found = [problem for problem in problems if problem]
     return next((problem for problem in found if problem.terminal), found[0] if found else None)
-
-
-def _last_lines(text: str) -> str:
-    """The line that says why, which a Python program prints last."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " | ".join(lines[-2:]) if lines else "it printed nothing"
 
 
 def _short(text: str) -> str:

@@ -14,6 +14,8 @@ from gemma_operator.desired.names import APPLIED, MANAGER, POOL
 Object = dict[str, Any]
 Ref = tuple[str, str]
 SCALER = f"{MANAGER}-scaler"
+# What tells the entries of Kubernetes' lists apart. The name comes last: all mounts of one volume bear its name.
+_KEYS = ("mountPath", "devicePath", "ip", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,12 @@ def in_place(wanted: Any, live: Any) -> bool:
     if isinstance(wanted, list):
         if not isinstance(live, list):
             return False
-        if wanted and all(isinstance(item, dict) and "name" in item for item in wanted):
-            by_name = {item.get("name"): item for item in live}
-            return all(item["name"] in by_name and in_place(item, by_name[item["name"]]) for item in wanted)
+        key = next(
+            (key for key in _KEYS if wanted and all(isinstance(item, dict) and key in item for item in wanted)), ""
+        )
+        if key and len({item[key] for item in wanted}) == len(wanted):
+            found = {item.get(key): item for item in live if isinstance(item, Mapping)}
+            return all(item[key] in found and in_place(item, found[item[key]]) for item in wanted)
         return len(wanted) == len(live) and all(in_place(a, b) for a, b in zip(wanted, live, strict=True))
     return bool(wanted == live)
 

@@ -13,20 +13,24 @@ from gemma_operator import telemetry
 from gemma_operator.api.parse import InvalidServing, parse
 from gemma_operator.api.serving import KIND, GemmaServing
 from gemma_operator.cluster import Cluster, Object, Refused
-from gemma_operator.desired import desired
+from gemma_operator.desired import CHILD_KINDS, desired
 from gemma_operator.desired.names import SERVING, label_value
-from gemma_operator.engine.commandline import RefusedArgs
+from gemma_operator.engine.findings import RefusedSpec
+from gemma_operator.engine.progress import Marks, marks
 from gemma_operator.engine.versions import UnknownVersion
-from gemma_operator.observe import PoolState, observe
+from gemma_operator.observe import PoolState, died_untold, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
 from gemma_operator.scaler import Scaler
 from gemma_operator.settings import Settings
+from gemma_operator.startup import TOLD_BY_LOG, wants_log
 from gemma_operator.status import Refusal, Scaling, refused_status, status
 from gemma_operator.workqueue import Key
 
 log = logging.getLogger(__name__)
 # What the API server refuses may be mended without an event of ours (a quota, a webhook, a right): ask again, in seconds.
 REFUSED_RETRY_SECONDS = 30
+# An engine's log is read this often while it starts, seconds.
+STARTING_SECONDS = 10
 
 
 class Reconciler:
@@ -50,10 +54,7 @@ class Reconciler:
             new = await self._converge(body)
             result = "refused" if _condition(new, "Valid").get("status") == "False" else "ok"
             await self._report(body, new)
-            refused = _condition(new, "Stalled").get("reason") == _REASONS[Refused]
-            return (
-                min(self._settings.resync_seconds, REFUSED_RETRY_SECONDS) if refused else self._settings.resync_seconds
-            )
+            return min(self._settings.resync_seconds, _next_look_seconds(new))
         finally:
             telemetry.reconciles.labels(result).inc()
             telemetry.reconcile_seconds.observe(time.monotonic() - started)
@@ -61,34 +62,56 @@ class Reconciler:
     async def _converge(self, body: Object) -> Object:
         """Bring the children in line; returns the new status."""
         children, pods = await self._children(body)
-        states = _states(children, pods)
         old, now = body.get("status", {}), _now()
+        started, last_words = await self._marks(pods, old.get("pools", {})), await self._last_words(pods)
+        states = _states(children, pods, started, last_words)
         generation = body["metadata"].get("generation", 0)
         try:
             serving = parse(body)
-            wanted = desired(serving, self._settings.defaults)
-            children += await self._strangers(serving, wanted, children)
+            want = desired(serving, self._settings.defaults)
+            children += await self._strangers(serving, want.children, children)
             self._scaler.track(serving, states)
             scaling = self._scaler.scaling((serving.namespace, serving.name))
-            steps = plan(serving, wanted, children, _targets(serving, states, scaling, old.get("pools", {})))
+            steps = plan(serving, want.children, children, _targets(serving, states, scaling, old.get("pools", {})))
             if steps.conflicts:
                 raise _NameConflict("; ".join(steps.conflicts))
             if steps.leftovers:
                 raise _Leftovers(steps.leftovers)
             children = [*children, *await self._carry_out(serving, steps)]
-        except (InvalidServing, UnknownVersion, RefusedArgs, Refused, _NameConflict) as error:
+        except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
             return refused_status(generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now)
-        return status(serving, _states(children, pods), scaling, old, now)
+        return status(serving, _states(children, pods, started, last_words), scaling, want.warnings, old, now)
 
     async def _children(self, body: Object) -> tuple[list[Object], list[Object]]:
-        """Live Deployments and Services of a serving, and its Pods."""
+        """Live children of a serving, and its Pods."""
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         selector = f"{SERVING}={label_value(name)}"
-        kinds = ("Deployment", "Service", "Pod")
-        deployments, services, pods = await asyncio.gather(
-            *(self._cluster.list(kind, namespace, selector) for kind in kinds)
+        *children, pods = await asyncio.gather(
+            *(self._cluster.list(kind, namespace, selector) for kind in (*CHILD_KINDS, "Pod"))
         )
-        return [*deployments, *services], pods
+        return [child for kind in children for child in kind], pods
+
+    async def _marks(self, pods: list[Object], shown: Mapping[str, Any]) -> dict[str, Marks]:
+        """What the newest engine of each pool has logged of its start: read while it starts, and once when it is Ready."""
+        found = {}
+        for pool, newest in ((pool, alive[0]) for pool, alive in pods_by_pool(pods).items()):
+            name = newest["metadata"]["name"]
+            before = shown.get(pool, {}).get("startup", {})
+            was_starting = before.get("pod") == name and before.get("phase") != "Ready"
+            if wants_log(newest) or was_starting:
+                found[name] = marks(await self._cluster.log(newest["metadata"]["namespace"], name))
+        return found
+
+    async def _last_words(self, pods: list[Object]) -> dict[str, str]:
+        """What engines wrote before they died, where the kubelet keeps too little of it to say why; one of each pool."""
+        newest = (alive[0] for alive in pods_by_pool(pods).values())
+        return {
+            pod["metadata"]["name"]: await self._cluster.last_words(
+                pod["metadata"]["namespace"], pod["metadata"]["name"], was_restarted(pod)
+            )
+            for pod in newest
+            if died_untold(pod)
+        }
 
     async def _strangers(
         self, serving: GemmaServing, wanted: Iterable[Object], children: Iterable[Object]
@@ -142,7 +165,7 @@ class _Leftovers(Exception):
 _REASONS: dict[type[Exception], str] = {
     InvalidServing: "InvalidSpec",
     UnknownVersion: "UnknownEngineVersion",
-    RefusedArgs: "InvalidSpec",
+    RefusedSpec: "InvalidSpec",
     Refused: "RefusedByApiServer",
     _NameConflict: "NameConflict",
 }
@@ -183,8 +206,18 @@ def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((c for c in status_.get("conditions", []) if c["type"] == kind), {})
 
 
-def _states(children: Iterable[Object], pods: Iterable[Object]) -> dict[str, PoolState]:
-    return observe((child for child in children if child["kind"] == "Deployment"), pods)
+def _next_look_seconds(new: Mapping[str, Any]) -> float:
+    """When to look again where no event of ours may come."""
+    if _condition(new, "Stalled").get("reason") == _REASONS[Refused]:
+        return REFUSED_RETRY_SECONDS
+    phases = (pool.get("startup", {}).get("phase") for pool in new.get("pools", {}).values())
+    return STARTING_SECONDS if any(phase in TOLD_BY_LOG for phase in phases) else float("inf")
+
+
+def _states(
+    children: Iterable[Object], pods: Iterable[Object], started: Mapping[str, Marks], last_words: Mapping[str, str]
+) -> dict[str, PoolState]:
+    return observe((child for child in children if child["kind"] == "Deployment"), pods, started, last_words)
 
 
 def _any_ready(states: Mapping[str, PoolState]) -> bool:

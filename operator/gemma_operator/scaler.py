@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from gemma_operator import telemetry
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired.names import label_value
-from gemma_operator.engine.commandline import pool_slo
+from gemma_operator.engine.view import pool_slo
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
 from gemma_operator.scaling import (

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemma_operator.api.serving import PoolClass
+from gemma_operator.api.pool import PoolClass
 from gemma_operator.desired import Defaults
 
 DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,13 @@ from gemma_operator.api import conditions as c
 from gemma_operator.api.conditions import Condition, Status
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired.names import pool_url
-from gemma_operator.engine.commandline import PORT, pool_slo
+from gemma_operator.engine.findings import Finding
+from gemma_operator.engine.settings import PORT
+from gemma_operator.engine.view import pool_slo
 from gemma_operator.observe import PoolState
 from gemma_operator.plan import autoscaled
 from gemma_operator.scaling.types import Decision, Missing, Verdict
+from gemma_operator.startup import Startup
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +37,27 @@ class Scaling:
 
 
 def status(
-    serving: GemmaServing, states: Mapping[str, PoolState], scaling: Scaling, old: Mapping[str, Any], now: str
+    serving: GemmaServing,
+    states: Mapping[str, PoolState],
+    scaling: Scaling,
+    warnings: Sequence[Finding],
+    old: Mapping[str, Any],
+    now: str,
 ) -> dict[str, Any]:
     """Status of a serving whose spec was accepted. `now` is RFC 3339."""
     new = [
         *_progress(serving, states, old),
         Condition(c.VALID, "True", "Accepted", "The spec is valid"),
+        _settings_sound(warnings),
         _slo_met(serving, scaling),
         _metrics(serving, scaling),
         _scaling_active(serving, scaling),
     ]
-    pools = {name: _pool(serving, name, states.get(name, PoolState()), scaling) for name in serving.spec.pools}
+    shown = old.get("pools", {})
+    pools = {
+        name: _pool(serving, name, states.get(name, PoolState()), scaling, shown.get(name, {}))
+        for name in serving.spec.pools
+    }
     return _status(serving.generation, new, pools, old, now)
 
 
@@ -60,6 +73,7 @@ def refused_status(
         Condition(c.RECONCILING, "False", refusal.reason, "Waiting for the spec to be changed"),
         Condition(c.STALLED, "True", refusal.reason, refusal.message),
         Condition(c.VALID, "False", refusal.reason, refusal.message),
+        Condition(c.SETTINGS_SOUND, "Unknown", refusal.reason, unknown),
         Condition(c.SLO_MET, "Unknown", refusal.reason, unknown),
         Condition(c.METRICS_AVAILABLE, "Unknown", refusal.reason, unknown),
         Condition(c.SCALING_ACTIVE, "False", refusal.reason, unknown),
@@ -113,6 +127,13 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mappi
         reason = "RollingOut" if rolling and not short else "PoolsStarting"
         return [ready, Condition(c.RECONCILING, "True", reason, "; ".join(rolling or short)), stalled]
     return [ready, Condition(c.RECONCILING, "False", "UpToDate", "All engines are on the newest revision"), stalled]
+
+
+def _settings_sound(warnings: Sequence[Finding]) -> Condition:
+    """What is allowed and yet unwise, or known to go wrong."""
+    if not warnings:
+        return Condition(c.SETTINGS_SOUND, "True", "NoWarnings", "Nothing known speaks against these settings")
+    return Condition(c.SETTINGS_SOUND, "False", warnings[0].id, "; ".join(warning.message for warning in warnings))
 
 
 def _slo_met(serving: GemmaServing, scaling: Scaling) -> Condition:
@@ -169,7 +190,9 @@ def _scaling_active(serving: GemmaServing, scaling: Scaling) -> Condition:
     return Condition(c.SCALING_ACTIVE, "True", "Active", f"Autoscaling pool {', '.join(moving)}")
 
 
-def _pool(serving: GemmaServing, name: str, state: PoolState, scaling: Scaling) -> dict[str, Any]:
+def _pool(
+    serving: GemmaServing, name: str, state: PoolState, scaling: Scaling, shown: Mapping[str, Any]
+) -> dict[str, Any]:
     out: dict[str, Any] = {
         "class": serving.spec.class_of(name),
         "desired": state.desired,
@@ -179,6 +202,8 @@ def _pool(serving: GemmaServing, name: str, state: PoolState, scaling: Scaling) 
     }
     if state.problem:
         out["message"] = state.problem.message
+    if state.startup:
+        out["startup"] = _startup(state.startup, shown.get("startup", {}))
     if decision := scaling.decisions.get(name):
         out["lastDecision"] = {
             "replicas": decision.replicas,
@@ -187,6 +212,12 @@ def _pool(serving: GemmaServing, name: str, state: PoolState, scaling: Scaling) 
         }
         out |= _measured(decision)
     return out
+
+
+def _startup(now: Startup, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Once an engine is Ready its log is not read again: what was measured of its start stays."""
+    over = (now.pod, now.phase) == (shown.get("pod"), shown.get("phase")) and now.phase == "Ready"
+    return dict(shown) if over else now.as_status()
 
 
 def _measured(decision: Decision) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.kube import Kube, eventually
+from tests.support.kube import Kube, condition, eventually
 from tests.support.operator import Operator
 from tools.cluster import binaries
 from tools.cluster.control_plane import ControlPlane
@@ -45,7 +45,8 @@ def admin(plane: ControlPlane) -> Kube:
     Kube(plane.kubeconfig, SYSTEM).apply(
         *(doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in wanted)
     )
-    kube.run("wait", "--for=condition=Established", "crd/gemmaservings.gemmaserving.dev", "--timeout=20s")
+    crd = "gemmaservings.gemmaserving.dev"
+    eventually(f"{crd} established", lambda: condition(kube.get("crd", crd), "Established").get("status") == "True")
     return kube
 
 

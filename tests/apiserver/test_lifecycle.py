@@ -232,7 +232,9 @@ def test_a_bad_update_leaves_the_last_good_state(kube: Kube, operator: Operator)
 
 def test_what_the_api_server_refuses_becomes_a_condition(kube: Kube, operator: Operator) -> None:
     bad = {
-        "interactive": {"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "", "whenUnsatisfiable": "Never"}]},
+        "interactive": {
+            "topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "", "whenUnsatisfiable": "DoNotSchedule"}]
+        },
         "batch": {},
     }
     kube.apply(serving(pools=bad))
@@ -261,13 +263,16 @@ REFUSED = {
     "unknown field": ({"foo": 1}, 'unknown field "spec.foo"'),
     "min above max": (
         {"pools": {"batch": {"replicas": {"min": 3, "max": 2}}}},
-        "replicas.max must be at least replicas.min",
+        "max is 2, min is 3: replicas.max must be at least replicas.min",
     ),
     "interactive at zero": (
         {"pools": {"interactive": {"replicas": {"min": 0, "max": 2}}}},
         "interactive pool must be at least 1",
     ),
-    "pool without a class": ({"pools": {"vision": {}}}, "needs a class: interactive or batch"),
+    "pool without a class": (
+        {"pools": {"vision": {}}},
+        'pools ["vision"]: a pool that is not called interactive or batch needs a class',
+    ),
     "capital in a pool's name": ({"pools": {"Batch": {"class": "batch"}}}, "lower-case letters"),
     "no pools": ({"pools": {}}, "at least 1 properties"),
     "empty model id": ({"model": {"id": ""}}, "spec.model.id"),
@@ -286,11 +291,11 @@ REFUSED = {
     "no duration": ({"pools": {"batch": {"slo": {"ttft": {"target": "fast"}}}}}, "spec.pools.batch.slo.ttft.target"),
     "a target out of reach": (
         {"pools": {"interactive": {"slo": {"ttft": {"target": "5ms"}}}}},
-        "slo.ttft.target must be from 10ms to 10m",
+        "target is 5ms: a latency target is from 10ms to 10m",
     ),
     "fewer GPUs than shards": (
         {"pools": {"batch": {"tensorParallel": 4, "gpus": 2}}},
-        "gpus must be at least tensorParallel",
+        "gpus is 2, tensorParallel is 4: it must be tensorParallel x pipelineParallel x dataParallel",
     ),
     "a list for a map": ({"pools": [{"name": "batch"}]}, "spec.pools"),
 }

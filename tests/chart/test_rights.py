@@ -34,7 +34,10 @@ OPERATOR_RIGHTS = {
     ("gemmaserving.dev", "gemmaservings/finalizers", "update"),
     *(("apps", "deployments", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "services", verb) for verb in (*READ, "create", "patch", "delete")),
+    *(("policy", "poddisruptionbudgets", verb) for verb in (*READ, "create", "patch", "delete")),
+    *(("", "persistentvolumeclaims", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "pods", verb) for verb in READ),
+    ("", "pods/log", "get"),
     *((group, "events", verb) for group in ("", "events.k8s.io") for verb in ("create", "patch")),
 }
 CRD_RIGHTS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in READ}

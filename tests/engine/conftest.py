@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from gemma_operator.api.serving import Spec
-from gemma_operator.engine.commandline import engine_args, served_name
+from gemma_operator.engine.commandline import engine_command
+from gemma_operator.engine.view import PoolView, served_name
 from tests.engine.server import Home, Server, serving
 from tools.images.engine_venv import engine_venv
 
@@ -42,5 +43,7 @@ def pool(request: pytest.FixtureRequest) -> str:
 def engine(pool: str, home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """An engine of the pool, started with the operator's arguments. Where it listens is ours to choose."""
     spec = tiny_serving(home)
-    with serving(home, engine_args(spec, pool, VLLM), served_name(spec), tmp_path_factory.mktemp(pool)) as server:
+    with serving(
+        home, engine_command(PoolView(spec, pool, VLLM)).args, served_name(spec), tmp_path_factory.mktemp(pool)
+    ) as server:
         yield server

@@ -14,6 +14,7 @@ from tools.demo import traffic
 from tools.demo.load import Body, Client, Outcome
 
 PULL_ERROR_SECONDS = 30
+NAMED_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +152,79 @@ def test_an_image_that_cannot_be_pulled_is_named_in_time(kube: Kube) -> None:
     kube.run("delete", "gsv", "nopull")
 
 
-def test_a_bad_flag_stalls_the_update_and_the_old_engine_goes_on(kube: Kube, demo: str) -> None:
-    before = kube.get("gsv", "demo")
-    assert before
-    kube.run(
-        "patch", "gsv", "demo", "--type=merge", "-p", '{"spec":{"pools":{"batch":{"extraArgs":["--no-such-flag"]}}}}'
+# huggingface_hub 2.4.0 to a token whose account has not accepted the licence.
+GATED = """huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1-68aa)
+
+Cannot access gated repo for url https://hub/google/gemma-4-E4B-it/resolve/main/config.json.
+Access to model google/gemma-4-E4B-it is restricted and you are not in the authorized list."""
+EAT_MEMORY = "x = []\nwhile True: x.append(bytearray(b'1' * (8 << 20)))"
+LIMITED = {"gpus": 0, "resources": {"limits": {"memory": "64Mi"}}, "sharedMemory": "1Mi"}
+NAMED_IN_TIME = {
+    "a Secret that isn't there": (
+        {"model": {"id": MODEL, "tokenSecretRef": {"name": "nowhere"}}},
+        "ReferenceMissing",
+        'secret "nowhere" not found',
+    ),
+    "a key that isn't in the Secret": (
+        {"model": {"id": MODEL, "tokenSecretRef": {"name": "hub", "key": "tokken"}}},
+        "ReferenceMissing",
+        "couldn't find key tokken in Secret",
+    ),
+    "a gated model": (
+        {"engine": {"command": ["python3", "-c", f"import sys; sys.exit({GATED!r})"]}},
+        "ModelAccessDenied",
+        "accept the model's licence",
+    ),
+    "no memory": (
+        {"engine": {"command": ["python3", "-c", EAT_MEMORY]}, "pools": {"interactive": LIMITED}},
+        "OutOfMemory",
+        "raise resources.limits.memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", NAMED_IN_TIME)
+def test_what_keeps_an_engine_from_starting_is_named_within_30_seconds(kube: Kube, fault: str) -> None:
+    kube.run("create", "secret", "generic", "hub", "--from-literal=token=canary-7f3a", check=False)
+    spec, reason, words = NAMED_IN_TIME[fault]
+    kube.apply(serving("faulty", **{"pools": {"interactive": {"gpus": 0}}, **spec}))
+    ready = eventually(
+        f"the status says {reason}",
+        lambda: (c := condition(kube.get("gsv", "faulty"), "Ready")).get("reason") == reason and c,
+        NAMED_SECONDS,
     )
+    assert ready["status"] == "False"
+    assert words in ready["message"]
+    assert "canary-7f3a" not in kube.run("get", "gsv,deployment,events", "-o", "yaml").stdout
+    kube.run("delete", "gsv", "faulty")
+    eventually("it is gone", lambda: not kube.list("pod", "gemmaserving.dev/serving=faulty"), 60)
+
+
+def test_a_start_is_shown_phase_by_phase(kube: Kube, demo: str) -> None:
+    pools = (kube.get("gsv", "demo") or {})["status"]["pools"]
+    for pool in pools.values():
+        assert pool["startup"]["phase"] == "Ready"
+        assert set(pool["startup"]["seconds"]) == {"Scheduling", "Pulling", "Downloading", "Loading", "Compiling"}
+
+
+def test_an_argument_that_the_engine_refuses_stalls_the_update_and_the_old_engine_goes_on(
+    kube: Kube, demo: str
+) -> None:
+    """An engine that is older than its tag says: the flag is right for the tag."""
+    older = '{"spec":{"pools":{"batch":{"env":[{"name":"STANDIN_VERSION","value":"0.28.0"}],"extraArgs":["--max-num-active-seqs=9"]}}}}'
+    kube.run("patch", "gsv", "demo", "--type=merge", "-p", older)
     stalled = eventually(
         "the status says what the engine said",
         lambda: (c := condition(kube.get("gsv", "demo"), "Stalled")).get("status") == "True" and c,
         60,
     )
-    assert stalled["reason"] == "EngineCrashed"
+    assert stalled["reason"] == "ArgumentRefused"
     assert "code 2" in stalled["message"]
-    assert "unrecognized arguments: --no-such-flag" in stalled["message"]
+    assert "unrecognized arguments" in stalled["message"]
     assert condition(kube.get("gsv", "demo"), "Ready")["status"] == "True"
     assert failures(ask(address(kube, "demo-batch"), traffic.text_body(MODEL, 4))) == []
-    kube.run("patch", "gsv", "demo", "--type=json", "-p", '[{"op":"remove","path":"/spec/pools/batch/extraArgs"}]')
+    gone = '[{"op":"remove","path":"/spec/pools/batch/extraArgs"},{"op":"remove","path":"/spec/pools/batch/env"}]'
+    kube.run("patch", "gsv", "demo", "--type=json", "-p", gone)
     await_ready(kube, "demo")
 
 

@@ -59,7 +59,7 @@ class Kube:
 
 def condition(obj: dict[str, Any] | None, kind: str) -> dict[str, Any]:
     """A status condition, {} where absent."""
-    conditions = (obj or {}).get("status", {}).get("conditions", [])
+    conditions = (obj or {}).get("status", {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})
 
 

@@ -30,7 +30,7 @@ def serving(pools: Any = None, name: str = "chat", generation: int = 1, **spec: 
 
 def wanted(of: GemmaServing, defaults: Defaults = DEFAULTS) -> tuple[dict[str, Any], ...]:
     """Its children as they should be."""
-    return desired(of, defaults)
+    return desired(of, defaults).children
 
 
 def argv(of: GemmaServing, pool: str, defaults: Defaults = DEFAULTS) -> list[str]:
@@ -55,7 +55,7 @@ def live(child: dict[str, Any], replicas: int = 1, owners: tuple[str, ...] = (OP
         found["metadata"]["managedFields"] = [
             {"manager": manager, "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {}}}} for manager in owners
         ]
-    else:
+    elif found["kind"] == "Service":
         found["spec"] |= {"clusterIP": "198.18.0.9", "sessionAffinity": "None"}
     return found
 

@@ -20,6 +20,9 @@ class FakeCluster:
         self.sizes: list[int] = []
         self.events: list[tuple[str, str, str]] = []
         self.refuse: dict[str, str] = {}
+        self.logs: dict[str, str] = {}
+        self.logs_read: list[str] = []
+        self.last: dict[str, str] = {}
 
     @staticmethod
     def _key(found: Object) -> tuple[str, str, str]:
@@ -35,6 +38,13 @@ class FakeCluster:
             for (k, n, _), found in self.objects.items()
             if (k, n) == (kind, namespace) and found["metadata"].get("labels", {}).get(label) == value
         ]
+
+    async def log(self, namespace: str, pod: str) -> str:
+        self.logs_read.append(pod)
+        return self.logs.get(pod, "")
+
+    async def last_words(self, namespace: str, pod: str, previous: bool) -> str:
+        return self.last.get(pod, "")
 
     async def apply(self, body: Object, dry_run: bool = False) -> Object:
         if body["kind"] in self.refuse:
@@ -98,5 +108,9 @@ class FakeCluster:
                 for n in range(size):
                     labels = found["spec"]["template"]["metadata"]["labels"]
                     meta = {"name": f"{name}-{n}", "namespace": "ns", "uid": f"{name}-{n}", "labels": labels}
-                    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+                    status = {
+                        "conditions": [
+                            {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:09Z"}
+                        ]
+                    }
                     self.objects["Pod", "ns", meta["name"]] = {"kind": "Pod", "metadata": meta, "status": status}

@@ -52,7 +52,7 @@ def test_render_prints_every_child_of_every_serving(render: Any) -> None:
     code, out, _ = render(EXAMPLE + "---\n" + EXAMPLE.replace("name: gemma4-e4b", "name: other") + "---\n")
     assert code == 0
     names = [(child["kind"], child["metadata"]["name"]) for child in yaml.safe_load_all(out)]
-    assert len(names) == len(set(names)) == 8
+    assert len(names) == len(set(names)) == 12
     assert "&id" not in out
 
 
@@ -72,9 +72,12 @@ def test_render_takes_the_settings_of_the_installation(render: Any, monkeypatch:
         (b"\xff\xfe\xfa", "can't decode"),
         ("kind: GemmaServing\n", "metadata.name: required"),
         ("kind: GemmaServing\nmetadata: {name: a}\n", "spec.model: required"),
-        (EXAMPLE.replace("min: 1, max: 4", "min: 5, max: 4"), "replicas.max is 4, replicas.min is 5"),
+        (
+            EXAMPLE.replace("min: 1, max: 4", "min: 5, max: 4"),
+            "replicas: max is 4, min is 5: replicas.max must be at least replicas.min",
+        ),
         (EXAMPLE + "  engine: {image: 'vllm:nightly'}\n", "set engine.version"),
-        (EXAMPLE + "      extraArgs: [--port=1]\n", "pools.batch.extraArgs: --port can't be set"),
+        (EXAMPLE + "      extraArgs: [--port=1]\n", "pools.batch.extraArgs[0]: --port can't be set"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(render: Any, content: str | bytes, said: str) -> None:

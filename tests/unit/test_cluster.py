@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 from kubernetes.client.exceptions import ApiException
 
-from gemma_operator.cluster import Cluster, Refused
+from gemma_operator.cluster import Cluster, Refused, as_yaml
 from tests.unit.builders import body, serving, wanted
 
 
@@ -44,6 +48,41 @@ def failure(status: int, message: str) -> ApiException:
 
 
 DEPLOYMENT = wanted(serving())[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        ("2026-01-01T00:00:00Z hello\n", "2026-01-01T00:00:00Z hello\n"),
+        (failure(400, "container is waiting to start"), ""),
+        (failure(404, "gone"), ""),
+    ],
+    ids=["a log", "no container yet", "no Pod any more"],
+)
+async def test_the_start_of_an_engines_log_is_read_with_its_times(
+    answer: Any, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(answer)
+    monkeypatch.setattr(
+        server,
+        "read_namespaced_pod_log",
+        lambda pod, namespace, **options: server._call(pod=pod, **options),
+        raising=False,
+    )
+    monkeypatch.setattr("gemma_operator.cluster.client.CoreV1Api", lambda api: server)
+    assert await Cluster(None).log("ns", "p1") == read
+    (call,) = server.calls
+    assert (call["pod"], call["container"], call["timestamps"]) == ("p1", "engine", True)
+    assert call["limit_bytes"] < 1 << 20
+
+
+@given(st.text())
+@example('gémma 🦒 \U0010ffff \x85\x7f\ufeff\u2028 \\ud83e "q"')
+def test_what_is_applied_is_json_and_yaml_alike(text: str) -> None:
+    """A4: seen on a real API server, which refuses an emoji that is escaped in two halves."""
+    written = as_yaml({"text": text})
+    assert json.loads(written) == yaml.safe_load(written) == {"text": text}
+    assert not re.search(r"(?<!\\)(\\\\)*\\ud[89ab]", written)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +157,7 @@ async def test_writes_name_their_owner_and_are_strict() -> None:
     assert ("dryRun", "All") in dry["query_params"]
     assert ("dryRun", "All") not in real["query_params"]
     assert all(("fieldValidation", "Strict") in call["query_params"] for call in server.calls)
-    assert scaled["body"]["spec"] == {"replicas": 3}
+    assert json.loads(scaled["body"])["spec"] == {"replicas": 3}
 
 
 async def test_every_request_has_a_time_limit() -> None:

@@ -35,11 +35,11 @@ def test_the_usual_name_is_serving_and_pool(serving: str, pool: str, name: str) 
 @pytest.mark.parametrize(
     ("serving", "pool", "begins"),
     [
-        ("gemma.v4", "batch", "gemma-v4-batch-"),
-        ("4gemma", "batch", "g-4gemma-batch-"),
+        pytest.param("gemma-4.1", "batch", "gemma-4-1-batch-", id="A2 a dot"),
+        pytest.param("4gemma", "batch", "g-4gemma-batch-", id="A2 a digit first"),
         ("4", "b", "g-4-b-"),
         ("chat", "chat-eu", "chat-chat-eu-"),
-        ("x" * 253, "interactive", "xxxxxxxx"),
+        pytest.param("x" * 253, "interactive", "xxxxxxxx", id="A2 253 characters"),
         ("a" + ".-0" * 60, "a" * 31, "a-0-0"),
     ],
 )
@@ -92,6 +92,20 @@ def test_every_label_is_legal_and_none_is_the_model_id(name: str, model_id: str)
             values = labels.get("matchLabels", labels).values()
             assert all(LABEL_VALUE.fullmatch(value) and len(value) <= 63 for value in values)
         assert child["metadata"]["annotations"][SERVING] == name
+
+
+@pytest.mark.parametrize(
+    "model_id", ["google/gemma-4-26B-A4B-it", "Meta/" + "x" * 70, "gémma 🦒"], ids=["A1", "A1 70 characters", "A4"]
+)
+def test_the_id_of_a_model_is_an_argument_and_no_label(model_id: str) -> None:
+    children = wanted(parse(body({"model": {"id": model_id}})))
+    for child in children:
+        labels = {
+            **child["metadata"]["labels"],
+            **child["spec"].get("template", {}).get("metadata", {}).get("labels", {}),
+        }
+        assert [value for value in labels.values() if model_id.rpartition("/")[2][:20] in value] == []
+    assert model_id in children[0]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_children_are_owned_so_that_garbage_collection_takes_them() -> None:

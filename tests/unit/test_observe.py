@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma_operator.observe import PoolState, Problem, observe
+from gemma_operator.observe import PoolState, Problem, died_untold, observe
 from tests.unit.builders import deployment, pod, waiting
+from tests.unit.test_failures import CORE, GATED, KEPT_BYTES, KV_SHORT, UNREACHABLE
 
 UNSCHEDULABLE = {
     "type": "PodScheduled",
@@ -39,13 +40,20 @@ def ended(exit_code: int, message: str = "", reason: str = "Error") -> dict[str,
         (waiting("ImagePullBackOff"), "ImagePullFailed", "Pod p1 can't pull image vllm:v1: ImagePullBackOff"),
         (waiting("InvalidImageName"), "ImagePullFailed", "InvalidImageName"),
         (waiting("ErrImageNeverPull"), "ImagePullFailed", "ErrImageNeverPull"),
-        (waiting("CreateContainerConfigError", 'secret "hub" not found'), "PodConfigError", 'secret "hub" not found'),
-        (waiting("CrashLoopBackOff", "back-off 10s", lastState=ended(2, USAGE)), "EngineCrashed",
-         "exits with code 2: usage: api_server.py [-h] [--headless] | api_server.py: error: unrecognized arguments: --no-such-flag"),
+        pytest.param(waiting("CreateContainerConfigError", 'secret "hub" not found'), "ReferenceMissing",
+                     'Pod p1 can\'t start its container: secret "hub" not found', id="G7 no Secret"),
+        pytest.param(waiting("CreateContainerConfigError", "couldn't find key token in Secret ns/hub"), "ReferenceMissing",
+                     "couldn't find key token in Secret ns/hub", id="G7 no key"),
+        (waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run as root"), "PodConfigError", "will run as root"),
+        (waiting("RunContainerError", "failed to create containerd task"), "PodConfigError", "failed to create containerd task"),
+        pytest.param(waiting("CrashLoopBackOff", "back-off 10s", lastState=ended(2, USAGE)), "ArgumentRefused",
+                     "exits with code 2: this vLLM doesn't take these arguments: correct extraArgs, or engine.version where the image is another "
+                     "version than its tag says. It said: api_server.py: error: unrecognized arguments: --no-such-flag", id="A8"),
+        (waiting("CrashLoopBackOff", lastState=ended(1, "ValueError: no")), "EngineCrashed", "exits with code 1: ValueError: no"),
         (waiting("CrashLoopBackOff", lastState=ended(1)), "EngineCrashed", "code 1: it printed nothing"),
         (waiting("CrashLoopBackOff", lastState=ended(0)), "EngineCrashed", "code 0"),
         (waiting("CrashLoopBackOff", lastState=ended(137, reason="OOMKilled")), "OutOfMemory", "more than its memory limit"),
-        ({"name": "engine", "restartCount": 2, "state": {"running": {}}, "lastState": ended(2, USAGE)}, "EngineCrashed", "unrecognized"),
+        ({"name": "engine", "restartCount": 2, "state": {"running": {}}, "lastState": ended(2, USAGE)}, "ArgumentRefused", "unrecognized"),
     ],
 )  # fmt: skip
 def test_a_failing_engine_says_what_a_person_has_to_mend(container: dict[str, Any], reason: str, said: str) -> None:
@@ -67,7 +75,7 @@ def test_a_failing_engine_says_what_a_person_has_to_mend(container: dict[str, An
 )
 def test_a_first_crash_is_told_but_may_mend_itself(container: dict[str, Any]) -> None:
     assert problem(container) == Problem(
-        "EngineCrashed", "Pod p1: the engine exits with code 1: ValueError: no", terminal=False
+        "EngineCrashed", "Pod p1: engine exits with code 1: ValueError: no", terminal=False
     )
 
 
@@ -83,6 +91,73 @@ def test_a_first_crash_is_told_but_may_mend_itself(container: dict[str, Any]) ->
 )
 def test_an_engine_that_is_on_its_way_is_no_problem(container: dict[str, Any]) -> None:
     assert problem(container) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "terminal"),
+    [(GATED, True), (KV_SHORT, True), (UNREACHABLE, False)],
+    ids=["G7 a licence", "A11 too little memory", "a network that may come back"],
+)
+def test_what_no_restart_can_mend_waits_for_a_person_at_once(said: str, terminal: bool) -> None:
+    found = problem({"name": "engine", "restartCount": 0, "state": ended(1, said)})
+    assert found
+    assert found.terminal is terminal
+    again = problem(waiting("CrashLoopBackOff", lastState=ended(1, said)))
+    assert again
+    assert again.terminal
+
+
+def test_a_dead_core_is_diagnosed_from_the_log_where_the_termination_message_is_too_short() -> None:
+    dead = pod(container=waiting("CrashLoopBackOff", lastState=ended(1, CORE[-KEPT_BYTES:])))
+    assert died_untold(dead)
+    blind = observe([deployment(readyReplicas=0)], [dead])["interactive"].problem
+    assert blind
+    assert blind.reason == "EngineCrashed"
+    told = observe([deployment(readyReplicas=0)], [dead], last_words={"p1": CORE})["interactive"].problem
+    assert told
+    assert told.reason == "KvCacheTooSmall"
+    assert "less than requested memory for kv" in told.message
+
+
+@pytest.mark.parametrize(
+    ("container", "untold"),
+    [
+        ({"name": "engine", "state": ended(1, "ValueError: no")}, True),
+        ({"name": "engine", "state": ended(1)}, True),
+        ({"name": "engine", "state": {"running": {}}, "lastState": ended(1, "no")}, True),
+        ({"name": "engine", "state": ended(1, GATED)}, False),
+        ({"name": "engine", "state": ended(137, reason="OOMKilled")}, False),
+        ({"name": "engine", "state": ended(0)}, False),
+        ({"name": "engine", "state": {"running": {}}}, False),
+        ({"name": "proxy", "state": ended(1, "no")}, False),
+        (None, False),
+    ],
+    ids=["unknown words", "no words", "before this start", "known words", "killed", "ended well", "runs", "a sidecar", "no container"],
+)  # fmt: skip
+def test_a_log_is_read_only_where_it_may_say_more(container: dict[str, Any] | None, untold: bool) -> None:
+    assert died_untold(pod(container=container)) is untold
+
+
+def test_the_words_of_an_engine_are_not_taken_for_those_of_a_sidecar() -> None:
+    crashed = pod(container={"name": "proxy", "state": ended(1, "proxy: no route")})
+    found = observe([deployment(readyReplicas=0)], [crashed], last_words={"p1": CORE})["interactive"].problem
+    assert found
+    assert found.message == "Pod p1: proxy exits with code 1: proxy: no route"
+
+
+def test_an_init_container_that_hangs_is_told_when_its_time_is_up() -> None:
+    """G10: a download that stands still says nothing of itself; the Deployment's deadline does."""
+    hanging: dict[str, Any] = {"initContainerStatuses": [{"name": "fetch", "state": {"running": {}}}]}
+    assert state(pod(**hanging), readyReplicas=0).problem is None
+    late = state(pod(**hanging), conditions=LATE, readyReplicas=0).problem
+    assert late == Problem("ProgressDeadlineExceeded", "timed out", terminal=True)
+
+
+def test_a_failing_init_container_is_told_by_its_name() -> None:
+    crashed = {"name": "fetch", "state": ended(1, "no bucket")}
+    found = state(pod(initContainerStatuses=[crashed]), readyReplicas=0).problem
+    assert found
+    assert found.message == "Pod p1: fetch exits with code 1: no bucket"
 
 
 def test_an_engine_without_a_node_waits_for_one_and_is_not_given_up() -> None:

@@ -38,20 +38,22 @@ def test_a_name_and_a_model_are_enough() -> None:
         ({"model": {}}, "spec.model.id", "", "required"),
         ({"model": "google/gemma-4-E4B-it"}, "spec.model", "gemma-4-E4B-it", "dictionary"),
         ({"model": {"id": ""}}, "spec.model.id", "''", "at least 1 character"),
+        *(({"model": {"id": "m", **field}}, f"spec.model.{next(iter(field))}", "-x", "should match pattern '^[^-]'") for field in (
+            {"id": "-x"}, {"revision": "-x"}, {"servedName": "-x"}, {"aliases": ["-x"]}, {"checkpoint": "-x"})),
         ({"model": {"id": "x" * 513}}, "spec.model.id", "xxx", "at most 512 characters"),
-        (pool(replicas={"min": 3, "max": 2}), "spec.pools.interactive.replicas", "max is 2", "max must be at least min"),
+        (pool(replicas={"min": 3, "max": 2}), "spec.pools.interactive.replicas", "max is 2", "replicas.max must be at least replicas.min"),
         (pool(replicas={"max": 0}), "spec.pools.interactive.replicas.max", "value 0", "greater than or equal to 1"),
         (pool(replicas={"min": -1}), "spec.pools.interactive.replicas.min", "value -1", "greater than or equal to 0"),
-        (pool(replicas={"min": 0}), "pools.interactive.replicas.min", "is 0", "at least 1"),
-        (pool("chat", **{"class": "interactive", "replicas": {"min": 0}}), "pools.chat.replicas.min", "is 0", "at least 1"),
-        (pool("chat"), "pools.chat.class", "not set", "interactive or batch needs one of the two"),
+        (pool(replicas={"min": 0}), "pools interactive", "replicas.min", "at least 1"),
+        (pool("chat", **{"class": "interactive", "replicas": {"min": 0}}), "pools chat", "replicas.min", "at least 1"),
+        (pool("chat"), "pools chat", "class", "interactive or batch"),
         (pool("chat", **{"class": "fast"}), "spec.pools.chat.class", "'fast'", "'interactive' or 'batch'"),
         (pool("Chat", **{"class": "batch"}), "spec.pools.Chat", "'Chat'", "should match pattern"),
         (pool("a" * 32, **{"class": "batch"}), "spec.pools.a", "aaa", "should match pattern"),
         ({"pools": {}}, "spec.pools", "", "at least 1 item"),
         (pool(maxNumBatchedTokens=2495), "spec.pools.interactive", "maxNumBatchedTokens is 2495",
          "at least 2496 while video is on (one video's tokens); raise it or set modalities.video.count to 0"),
-        (pool(gpus=1, tensorParallel=2), "spec.pools.interactive", "gpus is 1, tensorParallel is 2", "at least tensorParallel"),
+        (pool(gpus=1, tensorParallel=2), "spec.pools.interactive", "gpus is 1, tensorParallel is 2", "tensorParallel x pipelineParallel x"),
         (pool(slo={"ttft": {"target": "300"}}), "spec.pools.interactive.slo.ttft.target", "'300'", "such as 300ms"),
         (pool(slo={"ttft": {"target": 300}}), "spec.pools.interactive.slo.ttft.target", "300", "such as 300ms"),
         (pool(slo={"ttft": {"target": "9ms"}}), "spec.pools.interactive.slo.ttft", "target is 9ms", "10ms to 10m"),
@@ -111,6 +113,8 @@ def test_a_pool_without_a_body_is_a_pool_with_defaults() -> None:
 
 def test_a_private_value_is_never_repeated() -> None:
     assert "hf_secret" not in refusal({"model": {"id": "m", "tokenSecretRef": "hf_secret"}})
+    assert "s3cret" not in refusal({"engine": {"apiKeySecretRef": "s3cret"}})
+    assert "s3cret" not in refusal(pool(extraArgs=["--api-key s3cret"]))
     assert "424242" not in refusal(pool(env=[{"name": "PIN", "value": 424242}]))
     assert "hf_secret" not in refusal(pool(env=[{"name": "T", "value": "hf_secret" * 5000}]))
 

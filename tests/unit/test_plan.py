@@ -19,6 +19,7 @@ AUTO = {"interactive": {"replicas": {"min": 2, "max": 5}}}
 FIXED = {"interactive": {"replicas": {"min": 2}}}
 ENV = {"interactive": {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}}
 NAME = "chat-interactive"
+KINDS = ("Deployment", "Service", "PodDisruptionBudget")
 
 
 def planned(of: GemmaServing, found: list[dict[str, Any]], **targets: int) -> Plan:
@@ -37,6 +38,7 @@ def test_a_new_pool_is_made_with_its_floor(pools: Any) -> None:
     assert [(child["kind"], child["spec"].get("replicas")) for child in steps.apply] == [
         ("Deployment", 2),
         ("Service", None),
+        ("PodDisruptionBudget", None),
     ]
     assert not steps.scale
     assert not steps.delete
@@ -141,15 +143,15 @@ def test_a_field_that_is_no_longer_wanted_is_taken_back() -> None:
 def test_a_pool_that_is_gone_from_the_spec_is_pruned() -> None:
     found = cluster(serving(), 1, (OPERATOR,))
     steps = planned(serving({"interactive": {}}), found)
-    assert steps == Plan(delete=(("Deployment", "chat-batch"), ("Service", "chat-batch")))
+    assert steps == Plan(delete=tuple((kind, "chat-batch") for kind in KINDS))
 
 
 def test_a_child_that_was_deleted_is_made_again() -> None:
     of = serving(AUTO)
-    (service,) = planned(of, [child for child in cluster(of) if child["kind"] == "Deployment"]).apply
-    assert service["kind"] == "Service"
-    (deployment,) = planned(of, [child for child in cluster(of) if child["kind"] == "Service"], interactive=4).apply
-    assert deployment["spec"]["replicas"] == 4
+    for kind in KINDS:
+        (made,) = planned(of, [child for child in cluster(of) if child["kind"] != kind], interactive=4).apply
+        assert made["kind"] == kind
+        assert made["spec"].get("replicas") == (4 if kind == "Deployment" else None)
 
 
 def owned_by(found: dict[str, Any], *owners: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def owned_by(found: dict[str, Any], *owners: dict[str, Any]) -> dict[str, Any]:
 )
 def test_a_strangers_object_under_our_name_stops_every_write(owners: list[dict[str, Any]], named: str) -> None:
     of = serving(AUTO)
-    _, service = cluster(of)
+    _, service, _ = cluster(of)
     steps = planned(of, [owned_by(service, *owners), *cluster(serving({"batch": {}}))])
     assert steps == Plan(
         conflicts=(f"Service {NAME} exists and belongs to {named}: delete or rename it, or rename this GemmaServing",)
@@ -183,7 +185,7 @@ def test_a_deleted_namesakes_object_is_waited_for() -> None:
     of = serving(AUTO)
     older = {"kind": "GemmaServing", "name": "chat", "uid": "uid-of-an-older-chat", "controller": True}
     steps = planned(of, [owned_by(child, older) for child in cluster(of)])
-    assert steps == Plan(leftovers=(("Deployment", NAME), ("Service", NAME)))
+    assert steps == Plan(leftovers=tuple((kind, NAME) for kind in KINDS))
 
 
 def test_a_stranger_with_our_labels_is_not_pruned() -> None:

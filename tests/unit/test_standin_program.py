@@ -22,7 +22,7 @@ class TestProgram:
 
     async def test_port_opens_after_the_start(self) -> None:
         async with program() as standin, ClientSession() as session:
-            await standin.log_until("Starting: loading weights")
+            await standin.log_until("Starting to load model")
             with pytest.raises(ClientConnectionError):
                 await session.get(f"{standin.url}/health")
             await standin.log_until("Application startup complete")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from gemma_operator.api.conditions import TYPES, Condition, merge
 from gemma_operator.api.serving import GemmaServing
+from gemma_operator.engine.findings import Finding
 from gemma_operator.observe import PoolState, Problem
 from gemma_operator.scaling import Decision, Judgement, Missing, MissingReason, Reason, Verdict, Window
+from gemma_operator.startup import Startup
 from gemma_operator.status import Refusal, Scaling, refused_status, status
 from tests.unit.builders import serving
 
@@ -39,9 +42,13 @@ def decided(judgement: Judgement | None = MET, window: Window | None = WINDOW, r
 
 
 def of(
-    states: dict[str, PoolState], scaling: Scaling | None = None, old: Any = None, which: GemmaServing = AUTO
+    states: dict[str, PoolState],
+    scaling: Scaling | None = None,
+    old: Any = None,
+    which: GemmaServing = AUTO,
+    warnings: tuple[Finding, ...] = (),
 ) -> dict[str, Any]:
-    return status(which, states, scaling or Scaling(), old or {}, NOW)
+    return status(which, states, scaling or Scaling(), warnings, old or {}, NOW)
 
 
 def conditions(new: dict[str, Any]) -> dict[str, str]:
@@ -185,6 +192,54 @@ def test_a_pool_shows_its_size_address_and_measurements() -> None:
     }  # fmt: skip
 
 
+TIGHT = Finding("MemoryShort", "warn", "pools.batch: no room")
+TWICE = Finding("ArgumentTwice", "warn", "pools.batch.extraArgs: --seed is there 2 times; vLLM takes the last")
+
+
+def test_warnings_are_told_and_turn_nothing_else() -> None:
+    new = of(UP, warnings=(TIGHT, TWICE))
+    check(new)
+    assert conditions(new)["SettingsSound"] == "False MemoryShort"
+    assert message(new, "SettingsSound") == f"{TIGHT.message}; {TWICE.message}"
+    assert {**conditions(new), "SettingsSound": ""} == {**conditions(of(UP)), "SettingsSound": ""}
+
+
+def test_settings_that_nothing_speaks_against_are_sound() -> None:
+    assert conditions(of(UP))["SettingsSound"] == "True NoWarnings"
+    assert conditions(of(UP, old=of(UP, warnings=(TIGHT,))))["SettingsSound"] == "True NoWarnings"
+
+
+def starting(phase: str, pod: str = "p1", **seconds: int) -> dict[str, PoolState]:
+    return {**UP, "interactive": replace(pool(), startup=Startup(pod, phase, seconds))}
+
+
+def shown(new: dict[str, Any]) -> Any:
+    return new["pools"]["interactive"].get("startup")
+
+
+def test_a_pool_shows_how_far_its_newest_engine_is_and_what_the_phases_took() -> None:
+    assert shown(of(UP)) is None
+    new = of(starting("Loading", Scheduling=1, Pulling=60, Downloading=30))
+    assert shown(new) == {
+        "pod": "p1",
+        "phase": "Loading",
+        "seconds": {"Scheduling": 1, "Pulling": 60, "Downloading": 30},
+    }
+
+
+def test_what_was_measured_of_a_start_stays_when_its_log_is_not_read_again() -> None:
+    ready = of(starting("Ready", Scheduling=1, Pulling=60, Downloading=30, Loading=20, Compiling=40))
+    later = of(starting("Ready", Scheduling=1, Pulling=60, Downloading=90), old=ready)
+    assert shown(later) == shown(ready)
+    another = of(starting("Ready", "p2", Scheduling=2), old=ready)
+    assert shown(another) == {"pod": "p2", "phase": "Ready", "seconds": {"Scheduling": 2}}
+
+
+def test_an_engine_that_starts_again_is_measured_again() -> None:
+    ready = of(starting("Ready", Downloading=30))
+    assert shown(of(starting("Downloading", Scheduling=1), old=ready))["phase"] == "Downloading"
+
+
 def test_a_pool_without_requests_shows_no_measurements() -> None:
     empty = Window(60, 0, 0, 0, None, 0, 0, 0, 0)
     new = of(UP, Scaling({"interactive": decided(UNSURE, empty)}))
@@ -231,4 +286,4 @@ def test_a_transition_time_moves_only_with_the_status() -> None:
 def test_the_same_facts_make_the_same_status() -> None:
     scaling = Scaling({"interactive": decided(), "batch": decided(None, None)})
     before = of(UP, scaling)
-    assert status(AUTO, UP, scaling, before, LATER) == before
+    assert status(AUTO, UP, scaling, (), before, LATER) == before

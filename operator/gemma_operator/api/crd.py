@@ -42,6 +42,19 @@ _POOL_STATUS: dict[str, Any] = {
         "attainment": {**_STRING, "description": "Share of requests within the SLO over the window, with its bounds."},
         "samples": {**_INT, "description": "Requests in the window."},
         "message": {**_STRING, "description": "What is wrong with the pool's engines, if anything."},
+        "startup": {
+            "type": "object",
+            "description": "How far the newest engine is in its start.",
+            "properties": {
+                "pod": {**_STRING, "description": "Name of its Pod."},
+                "phase": {**_STRING, "description": "Scheduling, Pulling, Downloading, Loading, Compiling or Ready."},
+                "seconds": {
+                    "type": "object",
+                    "additionalProperties": _INT,
+                    "description": "Seconds that each phase before took.",
+                },
+            },
+        },
         "lastDecision": {
             "type": "object",
             "description": "What the autoscaler last decided, and why.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,10 +43,16 @@ def _without_nulls(value: Any, keep: bool = False) -> Any:
 
 
 # Values under these fields may be secrets: they are never repeated.
-_PRIVATE = {"env", "tokenSecretRef"}
+_PRIVATE = {"env", "tokenSecretRef", "apiKeySecretRef"}
+_NAMES_A_SECRET = re.compile(r"api.?key|token", re.IGNORECASE)
 
 
 def _sentence(problem: Any) -> str:
+    # A field's name and a value may hold line breaks.
+    return " ".join(_said(problem).split())
+
+
+def _said(problem: Any) -> str:
     path = ".".join(str(part) for part in problem["loc"] if part not in ("function-after", "[key]"))
     text = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
@@ -54,5 +61,7 @@ def _sentence(problem: Any) -> str:
         return f"{path}: required"
     value = problem.get("input")
     plain = isinstance(value, (str, int, float, bool)) and _PRIVATE.isdisjoint(problem["loc"])
+    plain = plain and not _NAMES_A_SECRET.search(str(value))
     shown = f" (value {value!r:.80})" if plain else ""
-    return f"{path}: {text}{shown}"
+    # What api/kubernetes.py says begins with the rest of the path.
+    return f"{path}{text}" if text[:1] in ("[", ".", ":") else f"{path}: {text}{shown}"

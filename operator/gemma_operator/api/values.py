@@ -39,6 +39,7 @@ class IntOrString:
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "pattern": _QUANTITY.pattern.replace("[+-]?", r"\+?", 1),
+            "maxLength": 64,
         }
 
 

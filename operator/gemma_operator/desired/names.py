@@ -51,12 +51,27 @@ def labels(serving: str, pool: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "gemma-engine", MANAGED_BY: MANAGER, **selector(serving, pool)}
 
 
+def cache_name(serving: str) -> str:
+    """Name of the claim that the operator makes for a serving's cache; no pool's child can bear it."""
+    return child_name(serving, "model-cache")
+
+
 def metadata(serving: GemmaServing, pool: str) -> dict[str, Any]:
-    """Metadata of a child: nothing is inherited from the GemmaServing but its name and its ownership."""
+    """Metadata of a pool's child: nothing is inherited from the GemmaServing but its name and its ownership."""
+    return _metadata(serving, child_name(serving.name, pool), labels(serving.name, pool))
+
+
+def serving_metadata(serving: GemmaServing, name: str) -> dict[str, Any]:
+    """Metadata of a child that belongs to all pools."""
+    common = labels(serving.name, "")
+    return _metadata(serving, name, {key: value for key, value in common.items() if key != POOL})
+
+
+def _metadata(serving: GemmaServing, name: str, labelled: dict[str, str]) -> dict[str, Any]:
     return {
-        "name": child_name(serving.name, pool),
+        "name": name,
         "namespace": serving.namespace,
-        "labels": labels(serving.name, pool),
+        "labels": labelled,
         "annotations": {SERVING: serving.name},
         **_owned_by(serving),
     }

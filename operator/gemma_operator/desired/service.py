@@ -6,7 +6,7 @@ from typing import Any
 
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired import names
-from gemma_operator.engine.commandline import PORT
+from gemma_operator.engine.settings import PORT
 
 
 def service(serving: GemmaServing, pool: str) -> dict[str, Any]:

@@ -38,7 +38,9 @@ def engine_version(image: str, explicit: str | None) -> Version:
                 f"engine.image {image!r} has no version in its tag: set engine.version to the vLLM version in the image, for instance 0.32.0"
             ) from None
     if version < OLDEST:
-        raise UnknownVersion(f"vLLM {spell(version)} is too old: {spell(OLDEST)} is the oldest that serves Gemma 4")
+        raise UnknownVersion(
+            f"engine: vLLM {spell(version)} is too old: {spell(OLDEST)} is the oldest that serves Gemma 4; raise engine.image"
+        )
     return version
 
 

@@ -21,7 +21,13 @@ from gemma_operator.simulation.standin.server import Server
 from gemma_operator.simulation.step_model import Costs
 
 logger = logging.getLogger("standin")
-_PHASES = ("loading weights", "profiling memory", "capturing graphs")
+# vLLM's own words (0.32 v1/worker/gpu_model_runner.py), by which the operator tells the phases of a start.
+_PHASES = (
+    "Starting to load model",
+    "Loading safetensors checkpoint shards:   0% Completed",
+    "Model loading took 15.2 GiB memory and 1.0 seconds",
+    "Graph capturing finished in 1 secs",
+)
 _FLUSH_SECONDS = 5.0  # for the last chunks of aborted or drained answers
 
 
@@ -94,7 +100,7 @@ async def serve(arguments: Arguments, environment: Environment) -> None:
 async def _start(seconds: float, stop: asyncio.Event) -> bool:
     """Take as long as an engine that loads a model; true where it was stopped meanwhile."""
     for phase in _PHASES:
-        logger.info("Starting: %s", phase)
+        logger.info(phase)
         try:
             await asyncio.wait_for(stop.wait(), seconds / len(_PHASES))
         except TimeoutError:

@@ -1,0 +1,20 @@
+"""How objects are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal parts out in full, for people."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def dump(objects: Iterable[dict[str, Any]]) -> str:
+    """Objects as YAML documents."""
+    return str(yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=120))

@@ -1,0 +1,171 @@
+"""The user's own arguments: which flags they mean, which of ours they replace, and which the operator can't do without."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gemma_operator.engine.findings import Finding, Severity
+from gemma_operator.engine.flags import Flag, UnknownFlag, choices, known_flags, split
+from gemma_operator.engine.versions import NEWEST
+from gemma_operator.engine.view import PoolView
+
+# Flags that the operator's Service, probes, metrics and arithmetic rely on -> what to do instead.
+RESERVED = {
+    "--host": "remove it", "--port": "remove it", "--uds": "remove it", "--root-path": "remove it",
+    "--ssl-keyfile": "remove it", "--ssl-certfile": "remove it", "--disable-log-stats": "remove it",
+    "--model": "set model.id, model.checkpoint or model.source", "--served-model-name": "set model.servedName or model.aliases",
+    "--config": "write its settings as fields and arguments", "--help": "remove it",
+    "--headless": "remove it", "--grpc": "remove it", "--shutdown-timeout": "set drainSeconds",
+    "--data-parallel-multi-port-external-lb": "remove it", "--data-parallel-external-lb": "remove it",
+    "--data-parallel-hybrid-lb": "remove it", "--data-parallel-rank": "remove it", "--data-parallel-start-rank": "remove it",
+    "--nnodes": "remove it", "--node-rank": "remove it", "--api-server-count": "set apiServers", "--tensor-parallel-size": "set tensorParallel",
+    "--pipeline-parallel-size": "set pipelineParallel", "--data-parallel-size": "set dataParallel",
+}  # fmt: skip
+# Flags that hold a secret -> where it belongs.
+SECRETS = {"--api-key": "engine.apiKeySecretRef", "--hf-token": "model.tokenSecretRef"}
+# research/vllm.md 1.5: these have no effect on Gemma 4.
+WITHOUT_EFFECT = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-encoder-attn-dtype")
+
+
+# argparse takes these for values, as long as no flag looks like a number.
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+# More digits, or another suffix, are more than any budget.
+_COUNT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([kK]?)")
+# Most values that may follow a flag, by its kind in the table.
+_MOST = {"flag": 0, "switch": 0, "value": 1, "json": 1, "optional": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One flag of the user's: where it stands in extraArgs, the flag that it means (or why it means none), and its values."""
+
+    index: int
+    written: str
+    flag: str
+    unknown: str = ""
+    values: tuple[str, ...] = ()
+
+
+def parse(view: PoolView) -> tuple[list[Argument], list[int]]:
+    """The flags in extraArgs, and the places of items that follow no flag."""
+    found: list[Argument] = []
+    stray: list[int] = []
+    closed = True
+    for index, item in enumerate(view.pool.extra_args):
+        if len(item) > 1 and item.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(item):
+            written, equals, inline = item.partition("=")
+            try:
+                flag, value = split(item, view.version)
+                found.append(Argument(index, written, flag, values=() if value is None else (value,)))
+                closed = value is not None
+            except UnknownFlag as error:
+                found.append(Argument(index, written, written, str(error), (inline,) if equals else ()))
+                closed = bool(equals)
+        elif closed or not _takes_another(view, found[-1]):
+            stray.append(index)
+        else:
+            found[-1] = replace(found[-1], values=(*found[-1].values, item))
+    return found, stray
+
+
+def _takes_another(view: PoolView, argument: Argument) -> bool:
+    flag = known_flags(view.version).get(argument.flag)
+    return flag is None or len(argument.values) < _MOST.get(flag.kind, len(argument.values) + 1)
+
+
+def overridden(view: PoolView) -> set[str]:
+    """Flags of which the user's value replaces ours."""
+    return {argument.flag for argument in parse(view)[0]}
+
+
+def findings(view: PoolView, ours: set[str]) -> Iterator[Finding]:
+    """What is wrong or unwise about extraArgs and env; `ours` are the flags that we would set."""
+    arguments, stray = parse(view)
+    where = f"{view.path}.extraArgs"
+    for index in stray:
+        text = (
+            f"{where}[{index}] is {view.pool.extra_args[index]!r:.60} and belongs to no flag: the engine "
+            "would ignore it, or take it for the model; remove it"
+        )
+        yield Finding("InvalidArgument", "refuse", text)
+    for argument in arguments:
+        yield from _one(view, argument, f"{where}[{argument.index}]")
+    for flag, times in Counter(argument.flag for argument in arguments).items():
+        if times > 1:
+            yield Finding("ArgumentTwice", "warn", f"{where}: {flag} is there {times} times; vLLM takes the last")
+    if replaced := sorted({argument.flag for argument in arguments} & ours):
+        yield Finding(
+            "UserArgumentWins", "warn", f"{where}: {', '.join(replaced)} replaces what the operator would set"
+        )
+
+
+def _one(view: PoolView, argument: Argument, where: str) -> Iterator[Finding]:
+    flag = known_flags(view.version).get(argument.flag)
+    if argument.flag in RESERVED:
+        text = (
+            f"{where}: {argument.written} can't be set, the operator relies on {argument.flag}: "
+            f"{RESERVED[argument.flag]}"
+        )
+        yield Finding("ReservedArgument", "refuse", text)
+    elif argument.flag in SECRETS and argument.values:
+        text = (
+            f"{where}: a secret must not stand in the spec: set {SECRETS[argument.flag]} instead of {argument.written}"
+        )
+        yield Finding("SecretInArguments", "refuse", text)
+    elif argument.flag == "--dtype" and set(argument.values) & {"half", "float16"}:
+        text = (
+            f"{where}: --dtype {argument.values[0]}: Gemma 4 answers only <pad> in fp16 (vllm#40290): use "
+            "bfloat16, or remove it"
+        )
+        yield Finding("Fp16", "refuse", text)
+    elif flag is None:
+        # A build of their own, or one that is newer than the table, may know it.
+        severity: Severity = "warn" if view.custom_command or view.version > NEWEST else "refuse"
+        yield Finding("ArgumentUnknown", severity, f"{where}: {argument.unknown}")
+    elif problem := _problem(view, flag, argument):
+        yield Finding("InvalidArgument", "refuse", f"{where}: {argument.written} {problem}")
+    elif argument.flag == "--max-num-batched-tokens" and (tokens := _number(argument.values[0])) < view.smallest_budget:
+        text = (
+            f"{where}: {argument.written} is {tokens}: a step must have room for the largest item, which "
+            f"takes {view.smallest_budget} tokens; raise it, or switch that modality off"
+        )
+        yield Finding("BudgetTooSmall", "refuse", text)
+    elif argument.flag in WITHOUT_EFFECT:
+        yield Finding(
+            "ArgumentWithoutEffect", "warn", f"{where}: {argument.written} has no effect on Gemma 4's encoder"
+        )
+
+
+def _problem(view: PoolView, flag: Flag, argument: Argument) -> str | None:
+    """Why the engine's parser would refuse the values of a flag."""
+    values = argument.values
+    if flag.kind in ("flag", "switch") and values:
+        return f"takes no value, and has {values[0]!r:.60}: remove it"
+    if flag.kind in ("value", "json", "values") and not values:
+        return "needs a value: add it as the next item, or after ="
+    allowed = choices(flag.name, view.version)
+    if allowed and (wrong := [value for value in values if value not in allowed]):
+        return f"is {wrong[0]!r:.60}: allowed are {', '.join(sorted(allowed))}"
+    if flag.kind == "json" and "." not in argument.written and not _is_json(values[0]):
+        return f"is {values[0]!r:.60}: it must be JSON"
+    return None
+
+
+def _number(text: str) -> int:
+    """A count as vLLM reads it (utils/argparse_utils.py): 4096, 4k (4000) or 4K (4096); what is no count is large enough."""
+    if not (match := _COUNT.fullmatch(text.strip())):
+        return 1 << 30
+    factor = {"k": 1000, "K": 1024}.get(match[2], 1)
+    return int(float(match[1]) * factor)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Which flags each vLLM version takes, asked of the version's own argument parser."""
