@@ -10,6 +10,7 @@ from typing import Any
 from gemma_operator.desired.names import POOL
 from gemma_operator.engine.failures import diagnose, telling_line
 from gemma_operator.engine.progress import Marks
+from gemma_operator.pods import EnginePod, engine_pods
 from gemma_operator.startup import Startup, startup
 
 Object = Mapping[str, Any]
@@ -30,7 +31,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """One pool as it is: engines asked for, Ready, of the newest and of older revisions; UIDs of Ready Pods; what hinders the rest."""
+    """One pool as it is: engines asked for, Ready, of the newest and of older revisions; its living Pods; what hinders them."""
 
     exists: bool = False
     desired: int = 0
@@ -38,7 +39,7 @@ class PoolState:
     updated: int = 0
     outdated: int = 0
     settled: bool = False
-    ready_uids: frozenset[str] = frozenset()
+    engines: tuple[EnginePod, ...] = ()
     problem: Problem | None = None
     startup: Startup | None = None
     """How far the newest engine is in its start."""
@@ -104,7 +105,7 @@ def _pool_state(
         updated=status.get("updatedReplicas", 0),
         outdated=status.get("replicas", 0) - status.get("updatedReplicas", 0),
         settled=status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0),
-        ready_uids=frozenset(pod["metadata"]["uid"] for pod in pods if _is_ready(pod)),
+        engines=engine_pods(pods),
         # A Pod says more than its Deployment, which only knows that time is up.
         problem=_worst(
             [*(_pod_problem(pod, last_words) for pod in pods if not _is_ready(pod)), _deployment_problem(status)]

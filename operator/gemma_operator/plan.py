@@ -77,9 +77,9 @@ def plan(
 
 
 def autoscaled(serving: GemmaServing, pool: str) -> bool:
-    """True where the scaler moves the pool's replicas."""
-    replicas = serving.spec.pools[pool].replicas
-    return replicas.ceiling > replicas.min
+    """True where spec.replicas is no part of the applied Deployment: the scaler, or another autoscaler, moves it."""
+    spec = serving.spec.pools[pool]
+    return spec.replicas.ceiling > spec.replicas.min or spec.scaling.mode != "Auto"
 
 
 def _with_replicas(
@@ -95,15 +95,17 @@ def _with_replicas(
     with_target = {**child, "spec": {"replicas": target, **child["spec"]}}
     if found is None or not autoscaled(serving, pool):
         return with_target, []
+    if serving.spec.pools[pool].scaling.mode != "Auto" and not _owns_replicas(found, MANAGER):
+        return child, []  # Somebody else writes it, and may just now.
     live = int(found["spec"].get("replicas", 1))
-    if live == target and _scaler_owns_replicas(found):
+    if live == target and _owns_replicas(found, SCALER):
         return child, []
     return child, [Scale(str(child["metadata"]["name"]), target)]
 
 
-def _scaler_owns_replicas(found: Mapping[str, Any]) -> bool:
+def _owns_replicas(found: Mapping[str, Any], manager: str) -> bool:
     return any(
-        entry.get("manager") == SCALER and "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+        entry.get("manager") == manager and "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
         for entry in found["metadata"].get("managedFields", [])
     )
 

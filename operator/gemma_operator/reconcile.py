@@ -21,9 +21,10 @@ from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.observe import PoolState, died_untold, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
 from gemma_operator.scaler import Scaler
+from gemma_operator.scaling_status import Scaling
 from gemma_operator.settings import Settings
 from gemma_operator.startup import TOLD_BY_LOG, wants_log
-from gemma_operator.status import Refusal, Scaling, refused_status, status
+from gemma_operator.status import Refusal, refused_status, status
 from gemma_operator.workqueue import Key
 
 log = logging.getLogger(__name__)
@@ -70,13 +71,15 @@ class Reconciler:
             serving = parse(body)
             want = desired(serving, self._settings.defaults)
             children += await self._strangers(serving, want.children, children)
-            self._scaler.track(serving, states)
+            self._scaler.track(serving, states, old.get("pools", {}))
             scaling = self._scaler.scaling((serving.namespace, serving.name))
             steps = plan(serving, want.children, children, _targets(serving, states, scaling, old.get("pools", {})))
             if steps.conflicts:
                 raise _NameConflict("; ".join(steps.conflicts))
             if steps.leftovers:
                 raise _Leftovers(steps.leftovers)
+            if steps.scale:
+                await self._mark(serving.namespace, scaling)
             children = [*children, *await self._carry_out(serving, steps)]
         except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
             return refused_status(generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now)
@@ -139,6 +142,11 @@ class Reconciler:
             log.info("%s/%s: deleted %s %s", serving.namespace, serving.name, kind, name)
         return applied
 
+    async def _mark(self, namespace: str, scaling: Scaling) -> None:
+        """Mark the Pods that lose the least work, before their pools shrink; the newest mark has the lowest cost."""
+        victims = [pod for known in scaling.values() for pod in known.victims]
+        await asyncio.gather(*(self._cluster.go_first(namespace, pod, -int(time.time())) for pod in victims))
+
     async def _report(self, body: Object, new: Object) -> None:
         """Write the status where it differs, and an Event for each condition that turned and each change of replicas."""
         old = body.get("status", {})
@@ -179,15 +187,24 @@ def _targets(
     for name, pool in serving.spec.pools.items():
         state = states.get(name)
         there = state.desired if state else shown.get(name, {}).get("desired", pool.replicas.min)
-        wanted = scaling.targets.get(name, there)
-        targets[name] = min(max(wanted, pool.replicas.min), pool.replicas.ceiling)
+        known = scaling.get(name)
+        wanted = there if known is None or known.target is None else known.target
+        is_ours = pool.scaling.mode == "Auto" or state is None
+        targets[name] = min(max(wanted, pool.replicas.min), pool.replicas.ceiling) if is_ours else there
     return targets
 
 
 def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(type, reason, message) for each condition that turned, and for each change of a pool's size."""
     events = []
-    for kind, bad in (("Ready", "False"), ("Stalled", "True"), ("SLOMet", "False"), ("MetricsAvailable", "False")):
+    for kind, bad in (
+        ("Ready", "False"),
+        ("Stalled", "True"),
+        ("SLOMet", "False"),
+        ("MetricsAvailable", "False"),
+        ("CapacityAvailable", "False"),
+        ("ScalingSound", "False"),
+    ):
         before, after = _condition(old, kind).get("status"), _condition(new, kind)
         turned = after["status"] != before and (before is not None or (kind, after["status"]) == ("Stalled", "True"))
         if turned and after["status"] != "Unknown" and (kind, after["status"]) != ("Stalled", "False"):

@@ -25,9 +25,11 @@ class Settings:
     namespaces: tuple[str, ...]
     prometheus_url: str
     prometheus_token_file: str
+    prometheus_ca_file: str
+    prometheus_skip_tls_verify: bool
+    prometheus_headers: Mapping[str, str]
+    metrics_source: str
     tick_seconds: float
-    window_seconds: float
-    scale_down_after_seconds: float
     resync_seconds: float
     metrics_port: int
     health_port: int
@@ -44,9 +46,12 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         namespaces=tuple(part.strip() for part in env.get("GEMMA_WATCH_NAMESPACES", "").split(",") if part.strip()),
         prometheus_url=env.get("GEMMA_PROMETHEUS_URL", "").rstrip("/"),
         prometheus_token_file=env.get("GEMMA_PROMETHEUS_TOKEN_FILE", ""),
+        prometheus_ca_file=env.get("GEMMA_PROMETHEUS_CA_FILE", ""),
+        prometheus_skip_tls_verify=_choice(env, "GEMMA_PROMETHEUS_SKIP_TLS_VERIFY", "false", ("true", "false"))
+        == "true",
+        prometheus_headers=_headers(env.get("GEMMA_PROMETHEUS_HEADERS", "")),
+        metrics_source=_metrics_source(env),
         tick_seconds=_positive(env, "GEMMA_SCALING_TICK_SECONDS", 15),
-        window_seconds=_positive(env, "GEMMA_SCALING_WINDOW_SECONDS", 60),
-        scale_down_after_seconds=_positive(env, "GEMMA_SCALE_DOWN_AFTER_SECONDS", 300),
         resync_seconds=_positive(env, "GEMMA_RESYNC_SECONDS", 300),
         metrics_port=_port(env, "GEMMA_METRICS_PORT", 8080),
         health_port=_port(env, "GEMMA_HEALTH_PORT", 8081),
@@ -80,6 +85,28 @@ def _command(text: str) -> tuple[str, ...]:
             f'GEMMA_ENGINE_COMMAND is {text!r}: it must be a JSON list of strings, for instance ["vllm", "serve"]'
         )
     return tuple(command)
+
+
+def _headers(text: str) -> dict[str, str]:
+    try:
+        headers = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        headers = None
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        # Not shown: it may hold a secret.
+        raise BadSetting(
+            'GEMMA_PROMETHEUS_HEADERS must be a JSON object of strings, for instance {"X-Scope-OrgID": "a"}'
+        )
+    return headers
+
+
+def _metrics_source(env: Mapping[str, str]) -> str:
+    """Where the engines' metrics come from; a Prometheus if one is named."""
+    is_named = bool(env.get("GEMMA_PROMETHEUS_URL"))
+    source = _choice(env, "GEMMA_METRICS_SOURCE", "prometheus" if is_named else "engines", ("prometheus", "engines"))
+    if source == "prometheus" and not is_named:
+        raise BadSetting("GEMMA_METRICS_SOURCE is 'prometheus': name it in GEMMA_PROMETHEUS_URL, or use engines")
+    return source
 
 
 def _positive(env: Mapping[str, str], name: str, default: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gemma_operator.api import conditions as c
@@ -12,10 +12,10 @@ from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired.names import pool_url
 from gemma_operator.engine.findings import Finding
 from gemma_operator.engine.settings import PORT
-from gemma_operator.engine.view import pool_slo
 from gemma_operator.observe import PoolState
-from gemma_operator.plan import autoscaled
-from gemma_operator.scaling.types import Decision, Missing, Verdict
+from gemma_operator.scaling_status import Scaling, pool_status
+from gemma_operator.scaling_status import conditions as scaling_conditions
+from gemma_operator.scaling_status import unknown as scaling_unknown
 from gemma_operator.startup import Startup
 
 
@@ -25,15 +25,6 @@ class Refusal:
 
     reason: str
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """What the scaler knows: the last decision per pool, why metrics are missing, and sizes not yet reached."""
-
-    decisions: Mapping[str, Decision] = field(default_factory=dict)
-    missing: Mapping[str, Missing] = field(default_factory=dict)
-    targets: Mapping[str, int] = field(default_factory=dict)
 
 
 def status(
@@ -49,9 +40,7 @@ def status(
         *_progress(serving, states, old),
         Condition(c.VALID, "True", "Accepted", "The spec is valid"),
         _settings_sound(warnings),
-        _slo_met(serving, scaling),
-        _metrics(serving, scaling),
-        _scaling_active(serving, scaling),
+        *scaling_conditions(scaling),
     ]
     shown = old.get("pools", {})
     pools = {
@@ -74,9 +63,7 @@ def refused_status(
         Condition(c.STALLED, "True", refusal.reason, refusal.message),
         Condition(c.VALID, "False", refusal.reason, refusal.message),
         Condition(c.SETTINGS_SOUND, "Unknown", refusal.reason, unknown),
-        Condition(c.SLO_MET, "Unknown", refusal.reason, unknown),
-        Condition(c.METRICS_AVAILABLE, "Unknown", refusal.reason, unknown),
-        Condition(c.SCALING_ACTIVE, "False", refusal.reason, unknown),
+        *scaling_unknown(refusal.reason, unknown),
     ]
     return _status(generation, new, old.get("pools", {}), old, now)
 
@@ -136,60 +123,6 @@ def _settings_sound(warnings: Sequence[Finding]) -> Condition:
     return Condition(c.SETTINGS_SOUND, "False", warnings[0].id, "; ".join(warning.message for warning in warnings))
 
 
-def _slo_met(serving: GemmaServing, scaling: Scaling) -> Condition:
-    judged = {
-        name: decision
-        for name, decision in scaling.decisions.items()
-        if name in serving.spec.pools and pool_slo(serving.spec, name)
-    }
-    if not any(pool_slo(serving.spec, name) for name in serving.spec.pools):
-        return Condition(c.SLO_MET, "Unknown", "NoSlo", "No pool has a TTFT target")
-    missed = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MISSED]
-    met = [name for name, d in judged.items() if d.judgement and d.judgement.verdict is Verdict.MET]
-    if missed:
-        return Condition(
-            c.SLO_MET,
-            "False",
-            "Missed",
-            f"Too many requests are over the TTFT target in pool {', '.join(missed)}; see status.pools",
-        )
-    if judged and len(met) == len(judged):
-        return Condition(c.SLO_MET, "True", "Met", f"TTFT target held in pool {', '.join(met)}")
-    return Condition(
-        c.SLO_MET, "Unknown", "TooFewSamples", "Too few requests, or no metrics, to say whether the TTFT target holds"
-    )
-
-
-def _metrics(serving: GemmaServing, scaling: Scaling) -> Condition:
-    for name in serving.spec.pools:
-        if gap := scaling.missing.get(name):
-            return Condition(c.METRICS_AVAILABLE, "False", gap.reason.value, f"pool {name}: {gap.message}")
-    if scaling.decisions:
-        return Condition(c.METRICS_AVAILABLE, "True", "Fresh", "Metrics of every pool are fresh")
-    return Condition(c.METRICS_AVAILABLE, "Unknown", "NotYetRead", "Metrics have not been read yet")
-
-
-def _scaling_active(serving: GemmaServing, scaling: Scaling) -> Condition:
-    ranging = [name for name in serving.spec.pools if autoscaled(serving, name)]
-    if not ranging:
-        return Condition(c.SCALING_ACTIVE, "False", "FixedSize", "No pool has replicas.max above replicas.min")
-    moving = [name for name in ranging if pool_slo(serving.spec, name)]
-    if not moving:
-        said = f"Pool {', '.join(ranging)} has no slo.ttft to scale on; its size is held"
-        return Condition(c.SCALING_ACTIVE, "False", "NoSlo", said)
-    without = [name for name in moving if name in scaling.missing]
-    if without:
-        return Condition(
-            c.SCALING_ACTIVE,
-            "False",
-            "MetricsMissing",
-            f"Replicas of pool {', '.join(without)} are held until metrics are back",
-        )
-    if not all(name in scaling.decisions for name in moving):
-        return Condition(c.SCALING_ACTIVE, "Unknown", "NotYetRead", "No decision has been made yet")
-    return Condition(c.SCALING_ACTIVE, "True", "Active", f"Autoscaling pool {', '.join(moving)}")
-
-
 def _pool(
     serving: GemmaServing, name: str, state: PoolState, scaling: Scaling, shown: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -204,31 +137,10 @@ def _pool(
         out["message"] = state.problem.message
     if state.startup:
         out["startup"] = _startup(state.startup, shown.get("startup", {}))
-    if decision := scaling.decisions.get(name):
-        out["lastDecision"] = {
-            "replicas": decision.replicas,
-            "reason": decision.reason.value,
-            "message": decision.message,
-        }
-        out |= _measured(decision)
-    return out
+    return out | pool_status(scaling.get(name))
 
 
 def _startup(now: Startup, shown: Mapping[str, Any]) -> dict[str, Any]:
     """Once an engine is Ready its log is not read again: what was measured of its start stays."""
     over = (now.pod, now.phase) == (shown.get("pod"), shown.get("phase")) and now.phase == "Ready"
     return dict(shown) if over else now.as_status()
-
-
-def _measured(decision: Decision) -> dict[str, Any]:
-    window, judgement = decision.window, decision.judgement
-    if window is None or not window.samples:
-        return {}
-    out: dict[str, Any] = {"samples": round(window.samples)}
-    if window.p95_seconds is not None:
-        out["p95Milliseconds"] = round(window.p95_seconds * 1000)
-    if judgement is not None:
-        low, high = 1 - judgement.share_high, 1 - judgement.share_low
-        within = 1 - (window.misses_low + window.misses_high) / 2 / window.samples
-        out["attainment"] = f"{within:.1%} ({low:.1%} to {high:.1%})"
-    return out

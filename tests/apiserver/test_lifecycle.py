@@ -152,7 +152,7 @@ def test_a_second_reconcile_writes_nothing(kube: Kube, operator: Operator, plane
     kube.apply(serving(pools=pools))
     await_children(kube, "demo-interactive", "demo-batch")
     eventually(
-        "status is there", lambda: condition(kube.get("gsv", "demo"), "MetricsAvailable").get("status") == "False"
+        "the scaler has looked", lambda: condition(kube.get("gsv", "demo"), "MetricsAvailable").get("reason") == "NoEngines"
     )
 
     def settled() -> bool:

@@ -36,7 +36,7 @@ OPERATOR_RIGHTS = {
     *(("", "services", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("policy", "poddisruptionbudgets", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "persistentvolumeclaims", verb) for verb in (*READ, "create", "patch", "delete")),
-    *(("", "pods", verb) for verb in READ),
+    *(("", "pods", verb) for verb in (*READ, "patch")),
     ("", "pods/log", "get"),
     *((group, "events", verb) for group in ("", "events.k8s.io") for verb in ("create", "patch")),
 }

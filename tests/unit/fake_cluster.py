@@ -57,6 +57,9 @@ class FakeCluster:
         meta = {"name": name, "namespace": namespace}
         self._merge({"kind": "Deployment", "metadata": meta, "spec": {"replicas": replicas}}, SCALER)
 
+    async def go_first(self, namespace: str, pod: str, cost: int) -> None:
+        self.writes.append(("go first", "Pod", pod))
+
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         self.writes.append(("delete", kind, name))
         self.objects.pop((kind, namespace, name), None)

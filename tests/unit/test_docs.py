@@ -18,7 +18,8 @@ from gemma_operator.api.conditions import TYPES
 from gemma_operator.api.parse import parse
 from gemma_operator.api.serving import KIND
 from gemma_operator.desired import Defaults, desired
-from gemma_operator.scaling import MissingReason, Reason
+from gemma_operator.scaling.counters import MissingReason
+from gemma_operator.scaling.decision import Kind, Reason
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -118,7 +119,7 @@ def test_every_condition_reason_and_metric_is_documented() -> None:
         (ROOT / name).read_text() for name in ("README.md", "docs/autoscaling.md", "docs/metrics.md")
     )
     assert [kind for kind in TYPES if f"`{kind}`" not in readme] == []
-    assert [reason for reason in (*Reason, *MissingReason) if f"`{reason}`" not in scaling] == []
+    assert [reason for reason in (*Reason, *Kind, *MissingReason) if f"`{reason}`" not in scaling] == []
     exposed = {f"{m.name}{'_total' if m.type == 'counter' else ''}" for m in telemetry.REGISTRY.collect()}
     assert set(re.findall(r"^\| `(\w+)`", metrics, re.M)) == exposed
 

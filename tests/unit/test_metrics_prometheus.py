@@ -1,268 +1,266 @@
-"""Reading engine counters from Prometheus: the answers it gives, the faults it has, and the real program."""
+"""Reading engines from Prometheus: the answers it gives, the faults it has, and the real program."""
+
+from __future__ import annotations
 
 import json
 import math
 import socket
 import subprocess
-import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_server
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from gemma_operator.metrics.prometheus import (
-    BUCKET,
-    LOOKBACK_SECONDS,
-    METRICS,
-    RUNNING,
-    WAITING,
-    PrometheusSource,
-    parse,
+from gemma_operator.metrics.client import Access, PrometheusClient
+from gemma_operator.metrics.prometheus import COUNTERS_QUERY, UNLABELLED_QUERY, PrometheusSource
+from gemma_operator.metrics.queries import PoolQueries
+from gemma_operator.scaling.counters import Missing, MissingReason, PoolId, Scrape
+from tests.support.scripted_prometheus import (
+    Reply,
+    ScriptedEngine,
+    ScriptedPrometheus,
+    refusal,
+    scripted_prometheus,
+    seen_twice,
+    success,
 )
-from gemma_operator.scaling import Missing, MissingReason, PoolKey
 from tools.cluster.binaries import ensure_one
 
 NOW = 1_800_000_000.0
-TARGET = {"namespace": "ns", "serving": "chat", "pool": "interactive", "pod": "chat-1", "pod_uid": "u1", "engine": "0"}
-KEY = PoolKey("ns", "chat", "interactive")
-
-
-def series(name, value, at=NOW - 2, **labels):
-    return {"metric": {**TARGET, "__name__": name, **labels}, "values": [[at - 5, "0"], [at, str(value)]]}
-
-
-def scrape(*counts, edges=("0.25", "0.3", "+Inf"), waiting=1, running=2, at=NOW - 2, **labels):
-    """All series of one scrape of one engine."""
-    buckets = [series(BUCKET, count, at, le=edge, **labels) for edge, count in zip(edges, counts, strict=True)]
-    return [*buckets, series(WAITING, waiting, at, **labels), series(RUNNING, running, at, **labels)]
-
-
-def answer(result, result_type="matrix"):
-    return json.dumps({"status": "success", "data": {"resultType": result_type, "result": result}}).encode()
-
-
-class FakePrometheus(ThreadingHTTPServer):
-    """Answers every query with what the test puts here, and keeps the requests."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.status, self.body, self.headers = 200, answer([]), {"Content-Type": "application/json"}
-        self.hold = threading.Event()
-        self.hold.set()
-        self.requests = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.requests.append(self)
-        self.server.hold.wait()
-        if self.server.body is None:
-            self.connection.shutdown(socket.SHUT_RDWR)
-            return
-        self.send_response(self.server.status)
-        for header, value in self.server.headers.items():
-            self.send_header(header, value)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *args):
-        pass
 
 
 @pytest.fixture
-def prometheus():
-    with FakePrometheus() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+def prometheus() -> Iterator[ScriptedPrometheus]:
+    with scripted_prometheus() as server:
+        server.engines = [ScriptedEngine("u1", good=9, bad=1, running=2, waiting=1, at=NOW - 2)]
         yield server
-        server.hold.set()
-        server.shutdown()
 
 
-def test_one_query_reads_all_pools(prometheus):
-    prometheus.body = answer(
-        scrape(7, 9, 10)
-        + scrape(1, 2, 3, pod="chat-2", pod_uid="u2")
-        + scrape(0, 0, 0, pool="batch", pod="b-1", pod_uid="u3")
-        + scrape(4, 4, 4, namespace="other", pod_uid="u4")
-    )
-    reading = PrometheusSource(prometheus.url).read(NOW)
-    assert set(reading) == {KEY, PoolKey("ns", "chat", "batch"), PoolKey("other", "chat", "interactive")}
-    first, second = reading[KEY]
-    assert (first.pod, first.pod_uid, first.at, first.waiting, first.running) == ("chat-1", "u1", NOW - 2, 1, 2)
-    assert first.ttft_buckets == ((0.25, 7), (0.3, 9), (math.inf, 10))
-    assert second.pod_uid == "u2"
-    [request] = prometheus.requests
-    url = urlsplit(request.path)
-    assert url.path == "/api/v1/query"
-    assert parse_qs(url.query)["query"][0].endswith(f'pod_uid!=""}}[{LOOKBACK_SECONDS}s]')
+def source(server: ScriptedPrometheus | str, timeout: float = 5, **access: Any) -> PrometheusSource:
+    url = server if isinstance(server, str) else server.url
+    return PrometheusSource(PrometheusClient(Access(url, **access), timeout))
 
 
-def test_edges_are_numbers_however_they_are_spelled():
-    [sample] = parse(scrape(1, 2, 3, 4, edges=("3e-1", "0.50", "1", "Inf")))[KEY]
-    assert [edge for edge, _ in sample.ttft_buckets] == [0.3, 0.5, 1, math.inf]
+def read(server: ScriptedPrometheus | PrometheusSource, now: float = NOW) -> Scrape:
+    reader = source(server) if isinstance(server, ScriptedPrometheus) else server
+    found = reader.read(now, {}, {})
+    assert isinstance(found, Scrape), found
+    return found
 
 
-def test_data_parallel_engines_of_a_pod_add_up():
-    [sample] = parse(scrape(1, 2, 3, engine="0", at=NOW - 3) + scrape(4, 5, 6, engine="1"))[KEY]
-    assert sample.ttft_buckets == ((0.25, 5), (0.3, 7), (math.inf, 9))
-    assert (sample.waiting, sample.running, sample.at) == (2, 4, NOW - 3)
+def missing(server: ScriptedPrometheus | PrometheusSource | str, now: float = NOW) -> Missing:
+    reader = server if isinstance(server, PrometheusSource) else source(server)
+    found = reader.read(now, {}, {})
+    assert isinstance(found, Missing)
+    assert len(found.message) < 600
+    return found
+
+
+def test_one_query_reads_all_engines_of_the_cluster(prometheus: ScriptedPrometheus) -> None:
+    prometheus.engines += [ScriptedEngine(f"u{n}", good=n) for n in range(2, 50)]
+    engines = read(prometheus).engines
+    assert len(engines) == 49
+    first = engines["u1"]
+    assert (first.at, first.waiting, first.running, first.rejected) == (NOW - 2, 1, 2, 0)
+    assert dict(first.ttft) == {0.1: 4.5, 0.25: 4.5, 0.3: 9, 0.5: 9, 1: 9, math.inf: 10}
+    assert prometheus.asked == [COUNTERS_QUERY]
+
+
+def test_an_engine_that_lacks_a_required_metric_is_left_out_and_others_stay(prometheus: ScriptedPrometheus) -> None:
+    prometheus.engines.append(ScriptedEngine("u2", hidden=("vllm:num_requests_waiting",)))
+    prometheus.engines.append(ScriptedEngine("u3", extra={"vllm:num_requests_running": "NaN"}))
+    assert set(read(prometheus).engines) == {"u1"}
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_an_engine_scraped_twice_counts_once(order):
-    """Two jobs, or two Prometheus replicas: the later scrape counts; of two at once, the one that counted more."""
-    later = scrape(5, 6, 7, job="a", at=NOW - 8) + scrape(8, 9, 10, job="b", at=NOW - 2)
-    [sample] = parse(later[::order])[KEY]
-    assert (sample.ttft_buckets[-1][1], sample.at, sample.waiting) == (10, NOW - 2, 1)
-    same_time = scrape(5, 6, 7, job="a") + scrape(8, 9, 10, job="b", waiting=4)
-    [sample] = parse(same_time[::order])[KEY]
-    assert (sample.ttft_buckets[-1][1], sample.waiting) == (10, 4)
-
-
-def test_names_escaped_for_openmetrics_are_the_same_metrics():
-    plain = scrape(1, 2, 3)
-    escaped = [
-        {**item, "metric": {**item["metric"], "__name__": item["metric"]["__name__"].replace(":", "_")}}
-        for item in plain
+def test_an_engine_scraped_twice_counts_once_by_its_latest_scrape(prometheus: ScriptedPrometheus, order: int) -> None:
+    old, new = ScriptedEngine("u1", good=5, waiting=8, at=NOW - 8), ScriptedEngine("u1", good=9, waiting=1, at=NOW - 2)
+    prometheus.engines = [old, seen_twice(new)][::order]
+    [engine] = read(prometheus).engines.values()
+    assert (engine.at, engine.ttft[-1][1], engine.waiting) == (NOW - 2, 9, 1)
+    prometheus.engines = [ScriptedEngine("u1", good=5, at=NOW), seen_twice(ScriptedEngine("u1", good=9, at=NOW))][
+        ::order
     ]
-    assert parse(escaped) == parse(plain) == parse(plain + escaped)
+    [engine] = read(prometheus).engines.values()
+    assert engine.ttft[-1][1] == 9
 
 
-def test_real_vllm_exposes_what_is_read():
-    """Recorded from vLLM 0.32 with an edge at the SLO."""
-    exposition = (Path(__file__).parent / "data" / "vllm-0.32-metrics.txt").read_text()
-    samples = [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
-    result = [series(sample.name, sample.value, **sample.labels) for sample in samples if sample.name in METRICS]
-    [sample] = parse(result)[KEY]
-    assert 0.3 in dict(sample.ttft_buckets)
-    assert sample.ttft_buckets[-1] == (math.inf, 21)
-
-
-@pytest.mark.parametrize("missing", [BUCKET, WAITING, RUNNING])
-def test_an_engine_without_one_of_the_metrics_is_left_out(missing):
-    result = [item for item in scrape(1, 2, 3) if item["metric"]["__name__"] != missing]
-    assert parse(result) == {}
-    outdated = [item for item in scrape(1, 2, 3, at=NOW - 20) if item["metric"]["__name__"] == missing]
-    assert parse([*result, *outdated]) == {}
-
-
-def test_values_that_are_no_numbers_are_passed_on_for_the_window_to_drop():
-    [sample] = parse(scrape(1, "NaN", 3, waiting="+Inf"))[KEY]
-    assert math.isnan(sample.ttft_buckets[1][1])
-    assert math.isinf(sample.waiting)
-
-
-def missing_of(source, now=NOW):
-    reading = source.read(now)
-    assert isinstance(reading, Missing)
-    assert len(reading.message) < 500
-    return reading
+def test_a_scrape_that_broke_off_does_not_hide_a_whole_one(prometheus: ScriptedPrometheus) -> None:
+    broken = ScriptedEngine("u1", good=9, at=NOW, hidden=("vllm:num_requests_running",))
+    prometheus.engines = [seen_twice(broken), ScriptedEngine("u1", good=5, at=NOW - 5)]
+    assert read(prometheus).engines["u1"].at == NOW - 5
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "words"),
+    ("reply", "words"),
     [
-        (400, b'{"status":"error","errorType":"bad_data","error":"parse error: unexpected end"}', "parse error"),
-        (401, b"Unauthorized", "401"),
-        (403, b"<html>forbidden</html>", "403"),
-        (404, b"404 page not found", "404"),
-        (422, b'{"status":"error","errorType":"execution","error":"query processing would load too many"}', "too many"),
-        (503, b"x" * 100_000, "503"),
-        (204, b"", "204"),
-        (200, b"", "Expecting value"),
-        (200, b"<html><title>Sign in</title></html>", "Expecting value"),
-        (200, b'{"status":"success","data":{"resultType":"matrix","res', "JSONDecodeError"),
-        (200, b'{"status":"error"}', "data"),
-        (200, b"null", "TypeError"),
-        (200, b"[]", "TypeError"),
-        (200, b"[" * 100_000, "Recursion"),
-        (200, b"\xff\xfe\x00", "Error"),
-        (200, answer([1_800_000_000, "5"], "scalar"), "range vector"),
-        (200, answer([1_800_000_000, "text"], "string"), "range vector"),
-        (200, answer([{"metric": TARGET, "value": [1, "1"]}], "vector"), "range vector"),
-        (200, answer(None), "range vector"),
-        (200, answer([{"metric": {"__name__": BUCKET}, "values": [[NOW, "1"]]}]), "range vector"),
-        (200, answer([series(BUCKET, 1, le="wide")]), "range vector"),
-        (200, answer([series(BUCKET, "many", le="1")]), "range vector"),
-        (200, answer([{"metric": {**TARGET, "__name__": BUCKET, "le": "1"}, "values": []}]), "range vector"),
-        (None, None, "Connection"),
+        (refusal("parse error: unexpected end"), "parse error"),
+        (Reply(404, b"404 page not found"), "404"),
+        (refusal("query processing would load too many", 422), "too many"),
+        (Reply(503, b"x" * 100_000), "503"),
+        (Reply(500), "500"),
+        (Reply(204), "204"),
+        (Reply(200), "Expecting value"),
+        (Reply(200, b"<html><title>Sign in</title></html>"), "Expecting value"),
+        (Reply(200, b'{"status":"success","data":{"resultType":"vector","res'), "JSONDecodeError"),
+        (Reply(200, b'{"status":"error"}'), "data"),
+        (Reply(200, b"null"), "TypeError"),
+        (Reply(200, b"[]"), "TypeError"),
+        (Reply(200, b"[" * 100_000), "Recursion"),
+        (Reply(200, b"\xff\xfe\x00"), "Error"),
+        (success([NOW, "5"], "scalar"), "else than a vector"),
+        (success([NOW, "text"], "string"), "else than a vector"),
+        (success("text", "string"), "else than a vector"),
+        (success([{"metric": {"pod_uid": "u1"}, "values": [[1, "1"]]}], "matrix"), "else than a vector"),
+        (success(None), "else than a vector"),
+        (success([{"metric": {}, "value": [1, "1"]}]), "else than a vector"),
+        (success([{"metric": {"pod_uid": "u1", "__name__": "x"}, "value": [1, "many"]}]), "else than a vector"),
+        (success([{"metric": {"pod_uid": "u1"}, "value": [1, "1"]}]), "else than a vector"),
+        (success([{"metric": {"pod_uid": "u1", "__name__": "x"}, "value": []}]), "else than a vector"),
+        (Reply(200, None), "Connection"),
     ],
 )
-def test_faults_become_missing_with_a_readable_message(prometheus, status, body, words):
-    prometheus.status, prometheus.body = status, body
-    missing = missing_of(PrometheusSource(prometheus.url))
-    assert missing.reason is MissingReason.QUERY_FAILED
-    assert words in missing.message
-    assert prometheus.url in missing.message
-    assert len(prometheus.requests) == 1, "a failed query is not repeated within the tick"
+def test_faults_become_missing_with_a_readable_message(
+    prometheus: ScriptedPrometheus, reply: Reply, words: str
+) -> None:
+    prometheus.reply = reply
+    found = missing(prometheus)
+    assert found.reason is MissingReason.QUERY_FAILED
+    assert words in found.message
+    assert prometheus.url in found.message
+    assert len(prometheus.asked) == 1, "a failed query is not repeated within the tick"
 
 
-def test_no_series_says_what_to_look_at(prometheus):
-    missing = missing_of(PrometheusSource(prometheus.url))
-    assert missing.reason is MissingReason.NO_SERIES
-    assert "does it scrape the engine Pods" in missing.message
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials_are_told_apart(prometheus: ScriptedPrometheus, status: int) -> None:
+    prometheus.reply = Reply(status, b"<html>no</html>")
+    found = missing(prometheus)
+    assert found.reason is MissingReason.UNAUTHORIZED
+    assert str(status) in found.message
+    assert "metrics.prometheusTokenFile" in found.message
 
 
-def test_a_clock_ahead_is_told_apart(prometheus):
-    prometheus.body = answer(scrape(1, 2, 3, at=NOW + 45))
-    missing = missing_of(PrometheusSource(prometheus.url))
-    assert missing.reason is MissingReason.CLOCK_SKEW
-    assert "45 s ahead" in missing.message
+def test_where_nothing_is_scraped_the_podmonitor_is_named(prometheus: ScriptedPrometheus) -> None:
+    prometheus.engines = []
+    found = missing(prometheus)
+    assert found.reason is MissingReason.NO_SERIES
+    assert "podMonitor.enabled" in found.message
+    assert "vllm:time_to_first_token_seconds_bucket" in found.message
+    assert prometheus.asked == [COUNTERS_QUERY, UNLABELLED_QUERY]
 
 
-def test_a_prometheus_that_does_not_answer_is_given_up(prometheus):
-    prometheus.hold.clear()
-    missing = missing_of(PrometheusSource(prometheus.url, timeout_seconds=0.2))
-    assert missing.reason is MissingReason.QUERY_FAILED
-    assert "timed out" in missing.message
+def test_engines_without_the_label_are_told_apart_from_none(prometheus: ScriptedPrometheus) -> None:
+    prometheus.engines, prometheus.unlabelled = [], True
+    found = missing(prometheus)
+    assert found.reason is MissingReason.NO_SERIES
+    assert "without the target label pod_uid" in found.message
+
+
+@pytest.mark.parametrize("name", ["vllm:time_to_first_token_seconds_bucket", "vllm:num_requests_waiting"])
+def test_a_renamed_metric_is_named(prometheus: ScriptedPrometheus, name: str) -> None:
+    prometheus.engines = [ScriptedEngine("u1", renamed=lambda n: n.replace(name, "vllm:new"))]
+    found = missing(prometheus)
+    assert found.reason is MissingReason.NO_SERIES
+    assert f"{name} is missing" in found.message
+
+
+def test_a_clock_ahead_is_told_apart(prometheus: ScriptedPrometheus) -> None:
+    found = missing(prometheus, now=NOW - 47)
+    assert found.reason is MissingReason.CLOCK_SKEW
+    assert "45 s ahead" in found.message
+    assert read(prometheus, now=NOW - 31).engines
+
+
+def test_a_prometheus_that_does_not_answer_is_given_up(prometheus: ScriptedPrometheus) -> None:
+    prometheus.open.clear()
+    found = missing(source(prometheus, timeout=0.2))
+    assert found.reason is MissingReason.QUERY_FAILED
+    assert "timed out" in found.message
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:9", "http://no-such-host.invalid", "ftp://127.0.0.1", "prometheus:9090", "http://"]
 )
-def test_a_prometheus_that_is_not_there(url):
-    missing = missing_of(PrometheusSource(url, timeout_seconds=2))
-    assert missing.reason is MissingReason.QUERY_FAILED
-    assert "__name__" not in missing.message
+def test_a_prometheus_that_is_not_there(url: str) -> None:
+    found = missing(source(url, timeout=2))
+    assert found.reason is MissingReason.QUERY_FAILED
+    assert "__name__" not in found.message
 
 
-def test_recovers_with_the_next_read(prometheus):
-    source = PrometheusSource(prometheus.url + "/")
-    prometheus.status = 503
-    missing_of(source)
-    prometheus.status, prometheus.body = 200, answer(scrape(1, 2, 3))
-    assert set(source.read(NOW)) == {KEY}
+def test_recovers_with_the_next_read(prometheus: ScriptedPrometheus) -> None:
+    reader = source(prometheus.url + "/")
+    prometheus.reply = Reply(503)
+    missing(reader)
+    prometheus.reply = None
+    assert set(read(reader).engines) == {"u1"}
     assert prometheus.requests[-1].path.startswith("/api/v1/query?")
 
 
-def test_the_token_is_read_again_each_time_and_never_shown(prometheus, tmp_path):
-    token_file = tmp_path / "token"
-    source = PrometheusSource(prometheus.url, token_file=token_file)
-    assert "FileNotFoundError" in missing_of(source).message
+def test_the_token_is_read_again_each_time_and_never_shown(prometheus: ScriptedPrometheus, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    reader = source(prometheus, token_file=file)
+    assert missing(reader).reason is MissingReason.UNAUTHORIZED
+    for bad in ("", "two\nlines-secret", "schlüssel-secret"):
+        file.write_text(bad)
+        assert "secret" not in missing(reader).message
+    assert not prometheus.asked
     for token in ("first-secret", "second-secret"):
-        token_file.write_text(token + "\n")
-        prometheus.status = 401
-        assert token not in missing_of(source).message
+        file.write_text(token + "\n")
+        prometheus.reply = Reply(401)
+        assert token not in missing(reader).message
         assert prometheus.requests[-1].headers["Authorization"] == f"Bearer {token}"
 
 
-def test_credentials_in_the_url_are_never_shown(prometheus):
-    prometheus.status = 401
+def test_further_headers_are_sent(prometheus: ScriptedPrometheus) -> None:
+    read(source(prometheus, headers={"X-Scope-OrgID": "team-a"}))
+    assert prometheus.requests[-1].headers["X-Scope-OrgID"] == "team-a"
+
+
+def test_credentials_in_the_url_are_never_shown(prometheus: ScriptedPrometheus) -> None:
+    prometheus.reply = Reply(401)
     for url in (prometheus.url, "http://127.0.0.1:9"):
-        missing = missing_of(PrometheusSource(url.replace("//", "//me:hunter2@"), timeout_seconds=2))
-        assert "hunter2" not in missing.message
+        assert "hunter2" not in missing(source(url.replace("//", "//me:hunter2@"), timeout=2)).message
 
 
-def await_condition(condition, seconds=20):
+@pytest.mark.parametrize(("access", "works"), [({}, False), ({"ca": True}, True), ({"skip_tls_verify": True}, True)])
+def test_tls_is_checked_by_the_certificates_given(
+    prometheus: ScriptedPrometheus, tls: Callable[[Any], Path], access: dict[str, Any], works: bool
+) -> None:
+    ca = tls(prometheus)
+    options = {"ca_file": str(ca)} if access.pop("ca", False) else access
+    reader = source(prometheus.url.replace("http:", "https:"), **options)
+    if works:
+        assert read(reader).engines
+    else:
+        assert "certificate verify failed" in missing(reader).message
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Callable[[ScriptedPrometheus], Path]:
+    """Gives a server a certificate for 127.0.0.1; returns the file to check it against."""
+
+    def serve(server: ScriptedPrometheus) -> Path:
+        import ssl
+
+        key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-keyout", key, "-out", certificate, "-subj", "/CN=prometheus", "-addext", "subjectAltName=IP:127.0.0.1"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        return certificate
+
+    return serve
+
+
+def await_condition(condition: Callable[[], Any], seconds: float = 20) -> Any:
     deadline = time.monotonic() + seconds
     while not (met := condition()):
         assert time.monotonic() < deadline, f"gave up waiting, last saw {met}"
@@ -271,16 +269,16 @@ def await_condition(condition, seconds=20):
 
 
 @contextmanager
-def real_prometheus(folder, target_port):
+def real_prometheus(folder: Path, target_port: int, jobs: tuple[str, ...], labels: dict[str, str]) -> Iterator[str]:
     binary = str(ensure_one("prometheus"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    target = {name: value for name, value in TARGET.items() if name != "engine"}
     config = {
         "global": {"scrape_interval": "500ms", "scrape_timeout": "400ms"},
         "scrape_configs": [
-            {"job_name": "engines", "static_configs": [{"targets": [f"127.0.0.1:{target_port}"], "labels": target}]}
+            {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{target_port}"], "labels": labels}]}
+            for job in jobs
         ],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
@@ -295,28 +293,55 @@ def real_prometheus(folder, target_port):
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_scraping_a_real_exporter(tmp_path):
+def test_a_real_prometheus_scraping_a_real_exporter_by_two_jobs(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    ttft = Histogram(
-        BUCKET.removesuffix("_bucket"), "TTFT", ["engine"], registry=registry, buckets=(0.1, 0.3, 0.5)
-    ).labels("0")
-    waiting = Gauge(WAITING, "waiting", ["engine"], registry=registry).labels("0")
-    running = Gauge(RUNNING, "running", ["engine"], registry=registry).labels("0")
+    edges = (0.1, 0.3, 0.5)
+    ttft = Histogram("vllm:time_to_first_token_seconds", "TTFT", ["engine"], registry=registry, buckets=edges).labels(
+        "0"
+    )
+    gauges = {
+        name: Gauge(f"vllm:num_requests_{name}", name, ["engine"], registry=registry).labels("0")
+        for name in ("waiting", "running")
+    }
+    rejected = Counter("vllm:admission_rejections", "rejected", ["reason"], registry=registry)
     for seconds in (0.05, 0.3, 0.4, 9):
         ttft.observe(seconds)
-    waiting.set(3)
-    running.set(5)
+    gauges["waiting"].set(3)
+    gauges["running"].set(5)
+    for reason in ("requests", "tokens"):
+        rejected.labels(reason).inc(2)
     exporter, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+    labels = {"namespace": "ns", "pod": "chat-1", "pod_uid": "u1"}
+    pool = PoolId("ns", "chat", "batch")
+    queries = {
+        pool: PoolQueries(backlog="sum(vllm:num_requests_waiting{job='a'}) # a comment", offered="scalar(vector(2))")
+    }
+    queries[PoolId("ns", "chat", "bad")] = PoolQueries(backlog="sum by (nothing")
+    queries[PoolId("ns", "chat", "worse")] = PoolQueries(backlog="nonsense(1)")
+    queries[PoolId("ns", "chat", "two")] = PoolQueries(backlog="vllm:num_requests_waiting")
+    queries[PoolId("ns", "chat", "range")] = PoolQueries(backlog="vllm:num_requests_waiting[1m]")
     try:
-        with real_prometheus(tmp_path, exporter.server_port) as url:
-            source = PrometheusSource(url)
-            reading = await_condition(lambda: None if isinstance(got := source.read(time.time()), Missing) else got)
-            [sample] = reading[KEY]
-            assert sample.ttft_buckets == ((0.1, 1), (0.3, 2), (0.5, 3), (math.inf, 4))
-            assert (sample.pod_uid, sample.waiting, sample.running) == ("u1", 3, 5)
-            assert abs(time.time() - sample.at) < 30
+        with real_prometheus(tmp_path, exporter.server_port, ("a", "b"), labels) as url:
+            reader = source(url)
+            scrape = await_condition(
+                lambda: got if isinstance(got := reader.read(time.time(), {}, {}), Scrape) else None
+            )
+            [engine] = scrape.engines.values()
+            assert engine.ttft == ((0.1, 1), (0.3, 2), (0.5, 3), (math.inf, 4))
+            assert (engine.pod_uid, engine.waiting, engine.running, engine.rejected) == ("u1", 3, 5, 4)
+            assert abs(time.time() - engine.at) < 30
             ttft.observe(0.2)
-            await_condition(lambda: source.read(time.time())[KEY][0].ttft_buckets[-1][1] == 5)
+            await_condition(lambda: reader.read(time.time(), {}, {}).engines["u1"].ttft[-1][1] == 5)
+            for _ in range(4):  # the search for the texts at fault takes a few ticks
+                scrape = reader.read(time.time(), {}, queries)
+            assert (scrape.backlog[pool], scrape.offered[pool]) == (3, 2)
+            said = {name.pool: found.message for name, found in scrape.backlog.items() if isinstance(found, Missing)}
+            assert "doesn't close" in said["bad"]
+            assert "unknown function" in said["worse"]
+            assert "2 series" in said["two"]
+            assert "neither a vector" in said["range"]
+            said_by_type = reader.read(time.time(), {}, {}).engines["u1"]
+            assert said_by_type.itl is None
     finally:
         exporter.shutdown()
         thread.join()

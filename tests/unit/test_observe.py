@@ -209,7 +209,7 @@ def test_pods_that_do_not_hinder_the_pool_are_no_problem(gone: dict[str, Any]) -
 def test_only_ready_pods_that_stay_are_counted_by_uid() -> None:
     leaving = pod("p3", ready=True, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     found = state(pod("p1", ready=True), pod("p2"), leaving, desired=2, readyReplicas=1)
-    assert found.ready_uids == {"uid-p1"}
+    assert [engine.uid for engine in found.engines if engine.ready_at is not None] == ["uid-p1"]
     assert (found.desired, found.ready) == (2, 1)
 
 
@@ -242,7 +242,7 @@ def test_a_deployment_just_made_has_no_status_yet() -> None:
 def test_pools_are_told_apart() -> None:
     states = observe([deployment("interactive", 2), deployment("batch", 1)], [pod("b1", "batch", ready=True)])
     assert {name: found.desired for name, found in states.items()} == {"interactive": 2, "batch": 1}
-    assert states["batch"].ready_uids == {"uid-b1"}
+    assert [engine.uid for engine in states["batch"].engines if engine.ready_at is not None] == ["uid-b1"]
 
 
 @given(st.text(max_size=2000))

@@ -8,12 +8,14 @@ import pytest
 
 from gemma_operator.desired import CHILD_KINDS
 from gemma_operator.desired.names import selector
+from gemma_operator.metrics.engines import EngineSource
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
 from gemma_operator.reconcile import REFUSED_RETRY_SECONDS, STARTING_SECONDS, Reconciler, _any_ready, _events, _targets
-from gemma_operator.scaler import NoSource, Scaler
+from gemma_operator.scaler import Scaler
+from gemma_operator.scaling.pool import Policy
+from gemma_operator.scaling_status import PoolScaling
 from gemma_operator.settings import read_settings
-from gemma_operator.status import Scaling
 from tests.unit.builders import body, serving
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.test_failures import CORE, KEPT_BYTES
@@ -27,7 +29,7 @@ class World:
 
     def __init__(self, pools: Any = None, source: MetricsSource | None = None, *others: Any) -> None:
         self.cluster = FakeCluster(body({"pools": pools or AUTO}), *others)
-        self.scaler = Scaler(source or NoSource(), read_settings({}))
+        self.scaler = Scaler(source or EngineSource(), read_settings({}))
         self.operator = Reconciler(self.cluster, self.scaler, read_settings({}))  # type: ignore[arg-type]
 
     async def reconcile(self) -> list[tuple[str, str, str]]:
@@ -354,7 +356,7 @@ def test_a_target_is_the_decision_else_what_is_there_within_the_bounds(
     there: int | None, decided: int | None, target: int
 ) -> None:
     states = {} if there is None else {"interactive": sized(there)}
-    scaling = Scaling(targets={} if decided is None else {"interactive": decided})
+    scaling = {"interactive": PoolScaling(Policy(1, 5), target=decided)}
     assert _targets(serving(AUTO), states, scaling, {}) == {"interactive": target}
 
 
@@ -372,10 +374,13 @@ def test_whether_the_last_good_state_answers(states: dict[str, PoolState], answe
     assert _any_ready(states) is answers
 
 
+OTHERS = ("MetricsAvailable", "CapacityAvailable", "ScalingSound")
+
+
 def told(
     ready: str, stalled: str = "False", slo: str = "Unknown", desired: int = 1, why: str = "too slow"
 ) -> dict[str, Any]:
-    statuses = {"Ready": ready, "Stalled": stalled, "SLOMet": slo, "MetricsAvailable": "Unknown"}
+    statuses = {"Ready": ready, "Stalled": stalled, "SLOMet": slo, **dict.fromkeys(OTHERS, "Unknown")}
     rows = [{"type": kind, "status": value, "reason": "R", "message": "m"} for kind, value in statuses.items()]
     decision = {"replicas": desired, "reason": "SloMissed", "message": why}
     return {"conditions": rows, "pools": {"interactive": {"desired": desired, "lastDecision": decision}}}

@@ -122,9 +122,17 @@ CASES: list[Any] = [
     pytest.param("one-argument-per-item", pool(extraArgs=["\u00a0--seed"]), ["extraArgs.0"], pool(extraArgs=[" a value"]), id="A7 a blank before it"),
     ("one-argument-per-item", pool(extraArgs=["--a =1"]), ["extraArgs.0"], pool(extraArgs=["--a=1 --b 2"])),
     ("pool-class", pool("chat"), ["pools chat: a pool", "needs a class: interactive or batch"], pool("chat", **{"class": "batch"})),
-    ("interactive-never-zero", pool(replicas={"min": 0}), ["pools interactive: replicas.min", "at least 1"], pool("batch", replicas={"min": 0})),
+    ("interactive-never-zero", pool(replicas={"min": 0}), ["pools interactive: replicas.min", "at least 1"], pool("batch", replicas={"min": 0}, scaling={"mode": "Off"})),
     ("interactive-never-zero", pool("batch", **{"class": "interactive", "replicas": {"min": 0}}), ["pools batch: replicas.min"],
-     pool("interactive", **{"class": "batch", "replicas": {"min": 0}})),
+     pool("interactive", **{"class": "batch", "replicas": {"min": 0}, "scaling": {"mode": "Off"}})),
+    ("zero-needs-a-signal", pool("batch", replicas={"min": 0, "max": 2}), ["pools batch: replicas.min is 0", "scaling.backlogQuery"],
+     pool("batch", replicas={"min": 0, "max": 2}, scaling={"backlogQuery": "q"})),
+    ("zero-needs-a-signal", pool("batch", replicas={"min": 0}, scaling={"mode": "DryRun"}), ["pools batch"],
+     pool("batch", replicas={"min": 0}, scaling={"mode": "External"})),
+    ("batch-scaling", pool(scaling={"deadline": "1h"}), ["pools interactive", "for batch pools"], pool("batch", scaling={"deadline": "1h"})),
+    ("batch-scaling", pool(scaling={"backlogQuery": "q"}), ["pools interactive"], pool("batch", scaling={"backlogQuery": "q"})),
+    ("floors-within-budget", {**pool(tensorParallel=2, replicas={"min": 2}), "gpuBudget": 3}, ["gpuBudget is 3", "floors of all pools"],
+     {**pool(tensorParallel=2, replicas={"min": 2}), "gpuBudget": 4}),
     ("one-node-cache-one-engine", model(cache={"size": "1Gi", "accessMode": "ReadWriteOnce"}),
      ["model.cache.accessMode is ReadWriteOnce", "use ReadWriteMany, or drop the cache"],
      {**model(cache={"size": "1Gi", "accessMode": "ReadWriteOnce"}), **pool()}),
@@ -217,7 +225,7 @@ def test_a_rule_of_every_pool_names_those_that_break_it() -> None:
     with pytest.raises(InvalidServing, match="pools chat, web: a pool that is not called"):
         parse(body({"pools": {"chat": {}, "batch": {}, "web": {}}}))
     rules = [rule for rule in RULES.values() if isinstance(rule, EachPool)]
-    assert len(rules) == 3
+    assert len(rules) == 5
     assert all("self.pools.all(n, " in rule.validation()["rule"] for rule in rules)
 
 

@@ -13,17 +13,14 @@ from gemma_operator.api.conditions import TYPES, Condition, merge
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.engine.findings import Finding
 from gemma_operator.observe import PoolState, Problem
-from gemma_operator.scaling import Decision, Judgement, Missing, MissingReason, Reason, Verdict, Window
+from gemma_operator.scaling_status import PoolScaling, Scaling, pool_status
 from gemma_operator.startup import Startup
-from gemma_operator.status import Refusal, Scaling, refused_status, status
+from gemma_operator.status import Refusal, refused_status, status
 from tests.unit.builders import serving
+from tests.unit.test_scaling_status import GONE, MET, MISSED, POLICY, UNSURE, decided, known
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
-AUTO = serving({"interactive": {"replicas": {"min": 1, "max": 5}}, "batch": {"replicas": {"min": 0, "max": 2}}})
-WINDOW = Window(60, 600, 6, 12, 0.2104, 10, 0, 3, 0)
-MET, MISSED = Judgement(Verdict.MET, 0.005, 0.03), Judgement(Verdict.MISSED, 0.2, 0.4)
-UNSURE = Judgement(Verdict.UNDETERMINED, 0.02, 0.2)
-GONE = Missing(MissingReason.QUERY_FAILED, "Prometheus doesn't answer")
+AUTO = serving({"interactive": {"replicas": {"min": 1, "max": 5}}, "batch": {"replicas": {"min": 0, "max": 2}, "scaling": {"backlogQuery": "q"}}})
 PULL = Problem("ImagePullFailed", "Pod p can't pull image x", terminal=True)
 NO_NODE = Problem("Unschedulable", "Pod p: no node has a GPU left", terminal=False)
 
@@ -37,10 +34,6 @@ def pool(
     )  # fmt: skip
 
 
-def decided(judgement: Judgement | None = MET, window: Window | None = WINDOW, replicas: int = 1) -> Decision:
-    return Decision(replicas, Reason.STEADY, "held at 1: all is well", judgement, window)
-
-
 def of(
     states: dict[str, PoolState],
     scaling: Scaling | None = None,
@@ -48,7 +41,7 @@ def of(
     which: GemmaServing = AUTO,
     warnings: tuple[Finding, ...] = (),
 ) -> dict[str, Any]:
-    return status(which, states, scaling or Scaling(), warnings, old or {}, NOW)
+    return status(which, states, scaling or {}, warnings, old or {}, NOW)
 
 
 def conditions(new: dict[str, Any]) -> dict[str, str]:
@@ -99,12 +92,11 @@ def test_a_rollout_says_how_far_it_is() -> None:
 
 
 STATES = [PoolState(), *(pool(d, r, o, p) for d, r, o, p in product((0, 1, 4), (0, 1), (0, 2), (None, NO_NODE, PULL)))]
-SCALINGS = [
-    Scaling(),
-    *(Scaling({"interactive": decided(j)}) for j in (MET, MISSED, UNSURE, None)),
-    Scaling({"interactive": decided(None, None)}, {"interactive": GONE}),
-    Scaling({"interactive": decided(), "batch": decided(None, None)}),
-    Scaling({}, {"interactive": GONE, "batch": GONE}),
+SCALINGS: list[Scaling] = [
+    {},
+    *({"interactive": known(decided(judgement))} for judgement in (MET, MISSED, UNSURE, None)),
+    {"interactive": PoolScaling(POLICY, missing=GONE)},
+    {"interactive": known(), "batch": PoolScaling(POLICY)},
 ]
 
 
@@ -140,41 +132,9 @@ def test_scaling_moves_no_condition() -> None:
         assert after["conditions"] == before["conditions"]
 
 
-@pytest.mark.parametrize(
-    ("scaling", "slo", "metrics", "active"),
-    [
-        (Scaling(), "Unknown TooFewSamples", "Unknown NotYetRead", "Unknown NotYetRead"),
-        (Scaling({"interactive": decided(MET), "batch": decided(None)}), "True Met", "True Fresh", "True Active"),
-        (Scaling({"interactive": decided(MISSED), "batch": decided(None)}), "False Missed", "True Fresh", "True Active"),
-        (Scaling({"interactive": decided(UNSURE), "batch": decided(None)}), "Unknown TooFewSamples", "True Fresh", "True Active"),
-        (Scaling({"interactive": decided(None, None), "batch": decided(None)}, {"interactive": GONE}),
-         "Unknown TooFewSamples", "False QueryFailed", "False MetricsMissing"),
-    ],
-)  # fmt: skip
-def test_what_the_scaler_knows(scaling: Scaling, slo: str, metrics: str, active: str) -> None:
-    found = conditions(of(UP, scaling))
-    assert (found["SLOMet"], found["MetricsAvailable"], found["ScalingActive"]) == (slo, metrics, active)
-
-
-def test_missing_metrics_say_why_and_that_replicas_are_held() -> None:
-    new = of(UP, Scaling({}, {"interactive": GONE}))
-    assert message(new, "MetricsAvailable") == "pool interactive: Prometheus doesn't answer"
-    assert message(new, "ScalingActive") == "Replicas of pool interactive are held until metrics are back"
-
-
-def test_a_serving_of_fixed_size_is_not_autoscaled() -> None:
-    new = of({"interactive": pool()}, which=serving({"interactive": {}}))
-    assert conditions(new)["ScalingActive"] == "False FixedSize"
-
-
-def test_a_range_without_a_target_is_not_autoscaled() -> None:
-    new = of({"batch": pool()}, which=serving({"batch": {"replicas": {"min": 1, "max": 4}}}))
-    assert conditions(new)["ScalingActive"] == "False NoSlo"
-    assert message(new, "ScalingActive") == "Pool batch has no slo.ttft to scale on; its size is held"
-
-
 def test_a_pool_shows_its_size_address_and_measurements() -> None:
-    new = of({**UP, "interactive": pool(3, 1, problem=NO_NODE)}, Scaling({"interactive": decided(replicas=3)}))
+    scaling = {"interactive": known()}
+    new = of({**UP, "interactive": pool(3, 1, problem=NO_NODE)}, scaling)
     assert new["pools"]["interactive"] == {
         "class": "interactive",
         "desired": 3,
@@ -182,10 +142,7 @@ def test_a_pool_shows_its_size_address_and_measurements() -> None:
         "pending": 2,
         "url": "http://chat-interactive.ns.svc:8000",
         "message": NO_NODE.message,
-        "lastDecision": {"replicas": 3, "reason": "Steady", "message": "held at 1: all is well"},
-        "samples": 600,
-        "p95Milliseconds": 210,
-        "attainment": "98.5% (97.0% to 99.5%)",
+        **pool_status(known()),
     }
     assert new["pools"]["batch"] == {
         "class": "batch", "desired": 0, "ready": 0, "pending": 0, "url": "http://chat-batch.ns.svc:8000"
@@ -240,12 +197,6 @@ def test_an_engine_that_starts_again_is_measured_again() -> None:
     assert shown(of(starting("Downloading", Scheduling=1), old=ready))["phase"] == "Downloading"
 
 
-def test_a_pool_without_requests_shows_no_measurements() -> None:
-    empty = Window(60, 0, 0, 0, None, 0, 0, 0, 0)
-    new = of(UP, Scaling({"interactive": decided(UNSURE, empty)}))
-    assert not {"samples", "p95Milliseconds", "attainment"} & new["pools"]["interactive"].keys()
-
-
 REFUSAL = Refusal("InvalidSpec", "spec.modle: unknown field")
 
 
@@ -284,6 +235,6 @@ def test_a_transition_time_moves_only_with_the_status() -> None:
 
 
 def test_the_same_facts_make_the_same_status() -> None:
-    scaling = Scaling({"interactive": decided(), "batch": decided(None, None)})
+    scaling = {"interactive": known(), "batch": known(decided(None))}
     before = of(UP, scaling)
     assert status(AUTO, UP, scaling, (), before, LATER) == before

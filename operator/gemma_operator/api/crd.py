@@ -10,6 +10,7 @@ from gemma_operator.api.serving import GROUP, KIND, PLURAL, VERSION, Spec
 _INT = {"type": "integer", "format": "int64"}
 _STRING = {"type": "string"}
 _NUMBER = {"type": "number"}
+_FREE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 _CONDITIONS: dict[str, Any] = {
     "type": "array",
@@ -58,8 +59,14 @@ _POOL_STATUS: dict[str, Any] = {
         "lastDecision": {
             "type": "object",
             "description": "What the autoscaler last decided, and why.",
-            "properties": {"replicas": _INT, "reason": _STRING, "message": _STRING},
+            "properties": {
+                "replicas": _INT,
+                "reason": _STRING,
+                "message": _STRING,
+                "record": {**_FREE, "description": "The whole sum, for `gemma-operator explain`."},
+            },
         },
+        "memory": {**_FREE, "description": "What the autoscaler has learnt, kept for a restart of the operator."},
     },
 }
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from gemma_operator.api.base import ApiModel, Name, Rule, ShortText
 from gemma_operator.api.media import VIDEO_TOKENS, Encoder, Modalities
 from gemma_operator.api.pod import PodSettings
-from gemma_operator.api.scaling import Replicas, Slo
+from gemma_operator.api.scaling import Replicas, Scaling, Slo
 from gemma_operator.api.values import Schema, canonical_quantity, quantity_value
 
 PoolClass = Literal["interactive", "batch"]
@@ -110,6 +110,8 @@ class Pool(PodSettings):
     """interactive (holds the SLO) or batch (throughput); the pool's own name where that is one of the two."""
     replicas: Replicas = Replicas()
     """Number of engines."""
+    scaling: Scaling = Scaling()
+    """How the number of engines is decided."""
     slo: Slo | None = None
     """Objective that the autoscaler holds; p95 TTFT at or under 300ms for interactive pools where absent."""
     prefix_caching: PrefixCaching | None = None

@@ -178,8 +178,6 @@ class Scaling(ApiModel):
     """Batch pools: PromQL for the number of requests that wait outside of the engines, for instance in a queue."""
     deadline: Duration | None = None
     """Batch pools: how long after its arrival a request should be finished; 1h where absent, from 1m to 168h."""
-    lend: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Batch pools: most engines that interactive pools may borrow while their own start."""
 
     RULES = (
         Rule(

@@ -15,6 +15,7 @@ from gemma_operator.api.base import ApiModel, EachPool, Rule
 from gemma_operator.api.engine import Engine
 from gemma_operator.api.model import Model
 from gemma_operator.api.pool import Pool, PoolClass
+from gemma_operator.api.scaling import GpuBudget
 from gemma_operator.api.values import Schema
 
 GROUP = "gemmaserving.dev"
@@ -40,6 +41,9 @@ class Spec(ApiModel):
     ] = {"interactive": Pool(), "batch": Pool()}
     """Pools by name; one `interactive` and one `batch` pool with defaults where absent."""
 
+    gpu_budget: GpuBudget | None = None
+    """GPUs that all pools together may use; no limit where absent."""
+
     RULES = (
         EachPool(
             "pool-name",
@@ -60,6 +64,46 @@ class Spec(ApiModel):
             lambda spec, name: spec.pools[name].replicas.min > 0 or spec.class_of(name) == "batch",
             "replicas.min of an interactive pool must be at least 1: nothing would answer while an engine starts",
             source="research/practice.md F7, F8",
+        ),
+        EachPool(
+            "zero-needs-a-signal",
+            "self.pools[n] == null || !has(self.pools[n].replicas) || !has(self.pools[n].replicas.min) || "
+            "self.pools[n].replicas.min > 0 || (has(self.pools[n].scaling) && (has(self.pools[n].scaling.backlogQuery) || "
+            "(has(self.pools[n].scaling.mode) && self.pools[n].scaling.mode in ['Off', 'External'])))",
+            lambda spec, name: (
+                spec.pools[name].replicas.min > 0
+                or spec.pools[name].scaling.backlog_query is not None
+                or spec.pools[name].scaling.mode in ("Off", "External")
+            ),
+            "replicas.min is 0: only something that counts while no engine runs can wake the pool; set scaling.backlogQuery, "
+            "or replicas.min to 1 (scaling.mode Off and External need neither)",
+            source="research/practice.md F8",
+        ),
+        EachPool(
+            "batch-scaling",
+            "self.pools[n] == null || !has(self.pools[n].scaling) || "
+            "(!has(self.pools[n].scaling.backlogQuery) && !has(self.pools[n].scaling.deadline)) || "
+            "(has(self.pools[n].class) ? self.pools[n].class == 'batch' : n == 'batch')",
+            lambda spec, name: (
+                spec.class_of(name) == "batch"
+                or (spec.pools[name].scaling.backlog_query is None and spec.pools[name].scaling.deadline is None)
+            ),
+            "scaling.backlogQuery and scaling.deadline are for batch pools: an interactive pool goes by its TTFT target",
+        ),
+        Rule(
+            "floors-within-budget",
+            "!has(self.gpuBudget) || !has(self.pools) || self.gpuBudget >= self.pools.map(n, self.pools[n] == null ? 1 : "
+            "(has(self.pools[n].replicas) && has(self.pools[n].replicas.min) ? self.pools[n].replicas.min : 1) * "
+            "(has(self.pools[n].gpus) ? self.pools[n].gpus : (has(self.pools[n].tensorParallel) ? self.pools[n].tensorParallel : 1) * "
+            "(has(self.pools[n].pipelineParallel) ? self.pools[n].pipelineParallel : 1) * "
+            "(has(self.pools[n].dataParallel) ? self.pools[n].dataParallel : 1))).sum()",
+            lambda spec: (
+                spec.gpu_budget is None
+                or spec.gpu_budget >= sum(pool.replicas.min * pool.gpu_count for pool in spec.pools.values())
+            ),
+            "it must hold the floors of all pools (replicas.min x GPUs per engine, summed up)",
+            shows=("gpuBudget",),
+            source="research/practice.md F9",
         ),
         Rule(
             "one-node-cache-one-engine",

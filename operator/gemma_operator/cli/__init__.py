@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gemma_operator import __version__
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import InvalidServing
-from gemma_operator.cli import render
+from gemma_operator.cli import explain, render
 from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("run", help="run the operator (settings come from the environment)").set_defaults(command=_run)
     commands.add_parser("crd", help="print the CustomResourceDefinition").set_defaults(command=_crd)
     render.add_to(commands)
+    explain.add_to(commands)
     return parser
 
 

@@ -1,13 +1,19 @@
-"""What every metrics source offers."""
+"""What every metrics source offers, and which one an installation has."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
-from gemma_operator.scaling import Reading
+from gemma_operator.metrics.queries import Queries
+from gemma_operator.scaling.counters import Reading
 
 
 class MetricsSource(Protocol):
-    """Reads the newest counters of all pools' engines. Blocking; never raises: what fails becomes a `Missing`."""
+    """Reads the newest counters of all engines. Blocking; never raises: what fails becomes a `Missing`."""
 
-    def read(self, now: float) -> Reading:
-        """The newest sample of each engine; `now` is the operator's clock in epoch seconds."""
+    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
+        """The newest sample of each engine of the cluster.
+
+        `now` is the operator's clock in epoch seconds, `engines` are the addresses of the metrics by Pod UID,
+        `queries` are what users want to be asked beside them.
+        """
         ...

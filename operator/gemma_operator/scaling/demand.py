@@ -1,0 +1,169 @@
+"""From an observation to the engines that are needed: demand in engine-seconds, at two time scales, with headroom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+from gemma_operator.scaling import headroom
+from gemma_operator.scaling.decision import Terms
+from gemma_operator.scaling.memory import Learned, Memory, Moment, within
+from gemma_operator.scaling.observation import Observation
+from gemma_operator.scaling.pool import Fleet, Policy
+from gemma_operator.scaling.profile import Profile, Rates
+from gemma_operator.scaling.schedule import scheduled_floor
+
+FAST_SECONDS = 30.0
+LEVEL_SECONDS = 300.0
+REACTION_SECONDS = 30.0
+"""From a rise to the decision: half the fast window and a tick."""
+SAFETY = 0.95
+"""Share of the operating point that is planned for; what may come on top is the headroom's concern."""
+STALE_SAFETY = 0.7
+"""The same where the profile was measured with another engine, model or GPU."""
+QUEUE_PER_ENGINE = 4.0
+"""Requests that an engine takes in with its next steps; more is a queue."""
+DRAIN_SECONDS = 120.0
+"""Time in which queues are worked off, where engines start faster than that; else one cold start."""
+MOST_ENGINES = 1_000_000
+
+
+def measure(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now: float) -> Moment | None:
+    """What this tick says of the demand; None where no new samples came."""
+    if (rates := seen.rates) is None:
+        return None
+    work = policy.profile.work(rates)
+    each = _each(policy.profile, work * seen.seconds, rates.requests * seen.seconds, memory.moments, now)
+    # Engines count what they answer; what they couldn't is in the queue or was refused.
+    demand = max(0.0, work + each * (seen.growth + seen.refused))
+    if isinstance(seen.offered, float | int):
+        demand = each * seen.offered
+    engines = len(fleet.members)
+    moment = Moment(
+        at=now,
+        seconds=seen.seconds,
+        demand=demand,
+        work=work,
+        level=0.0,
+        needed=0.0,
+        requests=rates.requests,
+        each=each,
+        media_share=policy.profile.media_share(rates),
+        engines=engines,
+        ttft=seen.ttft,
+        itl=seen.itl,
+        buckets=seen.buckets,
+        saturated=seen.refused > 0 or seen.waiting > QUEUE_PER_ENGINE * engines,
+    )
+    moments = (*memory.moments, moment)
+    level = _mean(within(moments, now - LEVEL_SECONDS))
+    moment = replace(moment, level=level)
+    return replace(moment, needed=_engines_for(policy, (*memory.moments, moment), memory.learned, now))
+
+
+def work_per_request(profile: Profile, moments: tuple[Moment, ...]) -> float:
+    """Engine-seconds of one request, by what came lately, else by the profile's assumption."""
+    return moments[-1].each if moments else profile.work(Rates(requests=1.0))
+
+
+def _each(profile: Profile, work: float, requests: float, moments: tuple[Moment, ...], now: float) -> float:
+    recent = within(moments, now - LEVEL_SECONDS)
+    work += sum(moment.work * moment.seconds for moment in recent)
+    requests += sum(moment.requests * moment.seconds for moment in recent)
+    return work / requests if requests >= 1 else work_per_request(profile, moments)
+
+
+def learn_demand(learned: Learned, memory: Memory, horizon: float, now: float) -> Learned:
+    """Remember how demand rose within the last `horizon` seconds, and this hour's peak."""
+    newest = memory.moments[-1]
+    after = within(memory.moments, now - horizon)
+    before = memory.moments[len(memory.moments) - len(after) - 1] if len(after) < len(memory.moments) else None
+    if before and memory.whole_since is not None and memory.whole_since <= before.at:
+        peak = max((a.demand + b.demand) / 2 for a, b in pairwise((before, *after)))
+        learned = replace(learned, rises=headroom.learn(learned.rises, peak - before.level, newest.seconds))
+    hours, hour = list(learned.hours), int(now // 3600)
+    if len(memory.moments) > 1 and int(memory.moments[-2].at // 3600) != hour:
+        hours[hour % 24] /= 2
+    hours[hour % 24] = max(hours[hour % 24], newest.level)
+    return replace(learned, hours=tuple(hours))
+
+
+def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: float) -> Terms:
+    """The sum behind a decision."""
+    moments = memory.moments
+    fast, recent = within(moments, now - FAST_SECONDS), within(moments, now - LEVEL_SECONDS)
+    cold_start = fleet.cold_start_seconds
+    share = _media_share(recent)
+    found = Terms(
+        requests=_mean(fast) / each if (each := work_per_request(policy.profile, moments)) else 0.0,
+        media_share=share,
+        fast=_mean(fast),
+        level=_mean(recent),
+        operating_point=policy.profile.operating_point(share) if policy.ttft else policy.profile.batch_load,
+        correction=memory.learned.correction,
+        capacity=capacity(policy, share, memory.learned),
+        scheduled=min(policy.maximum, scheduled_floor(policy.schedule, now, cold_start)),
+        cold_start=cold_start,
+    )
+    if not moments:
+        return found
+    needed = _ceil(moments[-1].needed)
+    if policy.ttft is None:
+        return replace(found, for_demand=needed, critical=needed)
+    queued = max(0.0, waiting - QUEUE_PER_ENGINE * len(fleet.members))
+    work = queued * each
+    # Engines for a queue that the others have drained before they start would come for nothing.
+    spare = needed * found.capacity - max(found.fast, found.level)
+    extra = max(0.0, work / max(DRAIN_SECONDS, cold_start) - spare)
+    return replace(
+        found,
+        headroom=headroom.headroom(memory.learned.rises, found.level),
+        for_demand=needed,
+        for_backlog=math.ceil(extra / found.capacity),
+        critical=_ceil(max(found.fast, found.level) / found.capacity),
+    )
+
+
+def capacity(policy: Policy, media_share: float, learned: Learned) -> float:
+    """Load that is planned for each engine."""
+    safety = STALE_SAFETY if policy.profile.stale else SAFETY
+    if policy.ttft is None:
+        return safety * policy.profile.batch_load
+    return safety * learned.correction * policy.profile.operating_point(media_share)
+
+
+def usual_need(policy: Policy, memory: Memory, now: float) -> int:
+    """Engines that this hour, or one beside it, needed on recent days."""
+    hour = int(now // 3600)
+    peak = max(memory.learned.hours[(hour + step) % 24] for step in (-1, 0, 1))
+    share = policy.profile.assumed.media_items
+    return _ceil(peak / capacity(policy, share, memory.learned))
+
+
+def _engines_for(policy: Policy, moments: tuple[Moment, ...], learned: Learned, now: float) -> float:
+    newest = moments[-1]
+    fast = _mean(within(moments, now - FAST_SECONDS))
+    planned = max(fast, newest.level + headroom.headroom(learned.rises, newest.level))
+    return planned / capacity(policy, _media_share(within(moments, now - LEVEL_SECONDS)), learned)
+
+
+def _mean(moments: Iterable[Moment]) -> float:
+    """Mean demand over time."""
+    total = weight = 0.0
+    for moment in moments:
+        total += moment.demand * moment.seconds
+        weight += moment.seconds
+    return total / weight if weight else 0.0
+
+
+def _media_share(moments: tuple[Moment, ...]) -> float:
+    requests = sum(moment.requests * moment.seconds for moment in moments)
+    if not requests:
+        return moments[-1].media_share if moments else 0.0
+    return sum(moment.media_share * moment.requests * moment.seconds for moment in moments) / requests
+
+
+def _ceil(engines: float) -> int:
+    return math.ceil(min(engines, MOST_ENGINES))

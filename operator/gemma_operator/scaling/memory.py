@@ -1,0 +1,163 @@
+"""What `decide` keeps between ticks: a recent history in memory, and what was learnt, which survives a restart."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+from gemma_operator.scaling import codec
+from gemma_operator.scaling.backlog import Lots
+from gemma_operator.scaling.counters import Buckets
+from gemma_operator.scaling.headroom import Rises
+from gemma_operator.scaling.verdict import Evidence
+
+VERSION = 1
+KEEP_SECONDS = 1200.0
+MOST_GAP_SECONDS = 120.0
+"""After a longer pause between two ticks the history is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One tick in which new samples came."""
+
+    at: float
+    seconds: float
+    demand: float
+    """Engine-seconds per second that clients asked for."""
+    work: float
+    """Engine-seconds per second that the engines answered."""
+    level: float
+    """Mean demand up to then."""
+    needed: float
+    """Engines needed for it, headroom included, before rounding; an integer would be no proof for one engine less."""
+    requests: float
+    """Answered per second."""
+    each: float
+    """Engine-seconds of one request, by what came lately."""
+    media_share: float
+    engines: int
+    ttft: Evidence
+    itl: Evidence
+    buckets: Buckets
+    saturated: bool
+    """Queues grew or requests were refused: the engines answered all that they could."""
+
+    @property
+    def served(self) -> float:
+        """Work answered per engine."""
+        return self.work / max(self.engines, 1)
+
+    @property
+    def load(self) -> float:
+        """Demand per engine."""
+        return self.demand / max(self.engines, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The capacity was taken for lower than before; whether that helps shows once more engines are there."""
+
+    correction: float
+    """Before the cut."""
+    load: float
+    share: float
+    """Load per engine and share of misses at the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A scale-down that was decided."""
+
+    at: float
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What survives a restart of the operator, in the status of the serving."""
+
+    correction: float = 1.0
+    """Factor on the profile's capacity (kappa)."""
+    too_high: float | None = None
+    """The correction that was last found to be too high, and when it was cut."""
+    cut_at: float = 0.0
+    trial: Trial | None = None
+    infeasible_until: float = 0.0
+    """Until then, more engines are known not to help."""
+    rises: Rises = ()
+    hours: tuple[float, ...] = (0.0,) * 24
+    """Peak of the demand in each hour of the day (UTC), of today or a share of an earlier day's."""
+    lots: Lots = ()
+    """Batch work that waits, by deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Empty at first; after a restart only `learned` is there, which makes the next decisions more careful."""
+
+    learned: Learned = Learned()
+    at: float = 0.0
+    """The last tick."""
+    moments: tuple[Moment, ...] = ()
+    whole_since: float | None = None
+    """Since when every tick saw all engines."""
+    calm_since: float | None = None
+    """Since when the fleet is settled: all is seen, no engine is younger than a minute, no rollout."""
+    down: Down | None = None
+    """The last scale-down."""
+
+    def save(self) -> dict[str, Any]:
+        """A small JSON object for the status."""
+        return {"version": VERSION, **codec.encode(_rounded(self.learned))}
+
+
+_at = attrgetter("at")
+
+
+def restore(saved: Mapping[str, Any] | None) -> Memory:
+    """Memory after a restart. What another version wrote, or can't be read, is forgotten."""
+    if not saved or saved.get("version") != VERSION:
+        return Memory()
+    try:
+        return Memory(codec.decode(Learned, {key: value for key, value in saved.items() if key != "version"}))
+    except (TypeError, ValueError, KeyError):
+        return Memory()
+
+
+def resume(memory: Memory, now: float) -> Memory:
+    """The memory at a new tick: history that is too old is dropped, all of it after a pause or a jump of the clock."""
+    if not memory.at <= now <= memory.at + MOST_GAP_SECONDS:
+        learned = memory.learned
+        if now < memory.at:
+            learned = replace(learned, cut_at=0.0, too_high=None, infeasible_until=0.0, trial=None)
+        return Memory(learned, at=now)
+    return replace(memory, moments=within(memory.moments, now - KEEP_SECONDS))
+
+
+def within(moments: tuple[Moment, ...], since: float) -> tuple[Moment, ...]:
+    """The moments after `since`."""
+    return moments[bisect_right(moments, since, key=_at) :]
+
+
+def gathered(moments: tuple[Moment, ...], itl: bool = False) -> Evidence:
+    """The evidence of some moments together."""
+    samples = low = high = 0.0
+    for moment in moments:
+        own = moment.itl if itl else moment.ttft
+        samples, low, high = samples + own.samples, low + own.misses_low, high + own.misses_high
+    return Evidence(samples, low, high)
+
+
+def _rounded(learned: Learned) -> Learned:
+    return replace(
+        learned,
+        correction=round(learned.correction, 4),
+        rises=tuple((index, round(weight, 2)) for index, weight in learned.rises),
+        hours=tuple(round(peak, 3) for peak in learned.hours),
+        lots=tuple((round(due), round(work, 2)) for due, work in learned.lots),
+    )

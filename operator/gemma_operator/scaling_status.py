@@ -1,0 +1,200 @@
+"""What scaling says in the status: its conditions, and the part of each pool. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemma_operator.api.conditions import (
+    CAPACITY_AVAILABLE,
+    METRICS_AVAILABLE,
+    SCALING_ACTIVE,
+    SCALING_SOUND,
+    SLO_MET,
+    Condition,
+)
+from gemma_operator.scaling import codec
+from gemma_operator.scaling.counters import Missing
+from gemma_operator.scaling.decision import Decision, Kind, Reason
+from gemma_operator.scaling.observation import Metrics
+from gemma_operator.scaling.pool import Mode, Policy, Slo
+from gemma_operator.scaling.verdict import Judgement, Verdict
+
+TYPES = (SLO_MET, METRICS_AVAILABLE, CAPACITY_AVAILABLE, SCALING_ACTIVE, SCALING_SOUND)
+"""The conditions that are set here."""
+_ELSEWHERE = (Kind.METRICS_BLIND, Kind.METRICS_PARTIAL, Kind.NO_CAPACITY)
+"""Findings that have a condition of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolScaling:
+    """What the scaler knows of one pool."""
+
+    policy: Policy
+    decision: Decision | None = None
+    """The last one that was worth showing."""
+    missing: Missing | None = None
+    """Why its metrics are missing, once that has lasted."""
+    target: int | None = None
+    """Size that is decided and not reached yet."""
+    victims: tuple[str, ...] = ()
+    """Names of the Pods that should go first when the pool shrinks."""
+    contested: bool = False
+    """Somebody else goes on changing the size as well."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """What survives a restart of the operator."""
+
+
+Scaling = Mapping[str, PoolScaling]
+"""Pool -> what the scaler knows of it; pools that it has not come to are left out."""
+
+
+def conditions(scaling: Scaling) -> list[Condition]:
+    """SLOMet, MetricsAvailable, CapacityAvailable, ScalingActive and ScalingSound of a serving."""
+    return [_slo_met(scaling), _metrics(scaling), _capacity(scaling), _active(scaling), _sound(scaling)]
+
+
+def unknown(reason: str, message: str) -> list[Condition]:
+    """The same conditions where the spec is refused and nothing is judged."""
+    return [Condition(kind, "False" if kind == SCALING_ACTIVE else "Unknown", reason, message) for kind in TYPES]
+
+
+def pool_status(known: PoolScaling | None) -> dict[str, Any]:
+    """The part of `status.pools.<name>` that is the scaler's."""
+    if known is None or known.decision is None:
+        return {"memory": dict(known.memory)} if known and known.memory else {}
+    decision = known.decision
+    out: dict[str, Any] = {
+        "lastDecision": {
+            "replicas": decision.replicas,
+            "reason": decision.reason.value,
+            "message": decision.message,
+            "record": codec.encode(decision),
+        }
+    }
+    judgement = decision.judgement
+    if judgement and judgement.evidence.samples:
+        out["samples"] = round(judgement.evidence.samples)
+        out["attainment"] = _attainment(judgement)
+        if decision.p95 is not None:
+            out["p95Milliseconds"] = round(decision.p95 * 1000)
+    return out | ({"memory": dict(known.memory)} if known.memory else {})
+
+
+def _attainment(judgement: Judgement) -> str:
+    """Share within the SLO, by the middle of what is known, and its bounds."""
+    evidence = judgement.evidence
+    within = 1 - (evidence.misses_low + evidence.misses_high) / 2 / evidence.samples
+    return f"{within:.1%} ({1 - judgement.high:.1%} to {1 - judgement.low:.1%})"
+
+
+def _decisions(scaling: Scaling) -> list[tuple[str, Decision]]:
+    return [(name, known.decision) for name, known in scaling.items() if known.decision]
+
+
+def _slo_met(scaling: Scaling) -> Condition:
+    judged = [(name, known) for name, known in scaling.items() if known.policy.ttft]
+    if not judged:
+        return Condition(SLO_MET, "Unknown", "NoSlo", "No pool has a TTFT target")
+    verdicts: list[tuple[Verdict, str]] = []
+    for name, known in judged:
+        ttft, itl = (known.decision.judgement, known.decision.itl) if known.decision else (None, None)
+        for what, slo, judgement in (("TTFT", known.policy.ttft, ttft), ("ITL", known.policy.itl, itl)):
+            if slo:
+                verdicts.append(_verdict(name, what, slo, judgement))
+    worst = next(v for v in (Verdict.MISSED, Verdict.UNDETERMINED, Verdict.MET) if any(v is w for w, _ in verdicts))
+    said = "; ".join(text for verdict, text in verdicts if verdict is worst)
+    if worst is Verdict.MISSED:
+        hopeless = any(f.kind is Kind.SLO_INFEASIBLE for _, d in _decisions(scaling) for f in d.findings)
+        return Condition(SLO_MET, "False", Kind.SLO_INFEASIBLE.value if hopeless else "Missed", said)
+    if worst is Verdict.MET:
+        return Condition(SLO_MET, "True", "Met", said)
+    return Condition(SLO_MET, "Unknown", "TooFewSamples", said)
+
+
+def _verdict(pool: str, what: str, slo: Slo, judgement: Judgement | None) -> tuple[Verdict, str]:
+    wanted = f"{slo.percentile:g} % of {what} must be within {slo.seconds * 1000:g} ms"
+    if judgement is None or not judgement.evidence.samples:
+        return Verdict.UNDETERMINED, f"pool {pool}: no requests were measured; {wanted}"
+    samples = f"{judgement.evidence.samples:.0f} in {judgement.seconds:.0f} s"
+    return judgement.verdict, f"pool {pool}: {_attainment(judgement)} of {samples}; {wanted}"
+
+
+def _metrics(scaling: Scaling) -> Condition:
+    for name, known in scaling.items():
+        if known.missing:
+            said = f"pool {name}: {known.missing.message}"
+            if known.decision and known.decision.metrics is Metrics.PARTIAL:
+                return Condition(METRICS_AVAILABLE, "True", "Partial", f"{said}; nothing is lowered meanwhile")
+            return Condition(METRICS_AVAILABLE, "False", known.missing.reason.value, said)
+    if any(decision.ready + decision.lent for _, decision in _decisions(scaling)):
+        return Condition(METRICS_AVAILABLE, "True", "Fresh", "Metrics of every pool are fresh")
+    if _decisions(scaling):
+        return Condition(METRICS_AVAILABLE, "Unknown", "NoEngines", "No engine is Ready to be measured")
+    return Condition(METRICS_AVAILABLE, "Unknown", "NotYetRead", "Metrics have not been read yet")
+
+
+def _capacity(scaling: Scaling) -> Condition:
+    for name, decision in _decisions(scaling):
+        for finding in decision.findings:
+            if finding.kind is Kind.NO_CAPACITY:
+                return Condition(CAPACITY_AVAILABLE, "False", Kind.NO_CAPACITY.value, f"pool {name}: {finding.message}")
+    for name, decision in _decisions(scaling):
+        if decision.reason in (Reason.BUDGET_SPENT, Reason.AT_MAXIMUM):
+            return Condition(CAPACITY_AVAILABLE, "False", decision.reason.value, f"pool {name}: {decision.message}")
+    if _decisions(scaling):
+        return Condition(CAPACITY_AVAILABLE, "True", "AsExpected", "No pool is short of engines")
+    return Condition(CAPACITY_AVAILABLE, "Unknown", "NotYetRead", "No decision has been made yet")
+
+
+def _active(scaling: Scaling) -> Condition:
+    ranging = {name: known for name, known in scaling.items() if _is_ranging(known.policy)}
+    if not ranging:
+        return Condition(SCALING_ACTIVE, "False", "FixedSize", "No pool has replicas.max above replicas.min")
+    moved = {name: known for name, known in ranging.items() if known.policy.mode in (Mode.AUTO, Mode.DRY_RUN)}
+    if not moved:
+        named = ", ".join(f"{name} ({known.policy.mode})" for name, known in ranging.items())
+        return Condition(SCALING_ACTIVE, "False", "NotOurs", f"scaling.mode leaves the size to others: {named}")
+    blind = [name for name, known in moved.items() if known.missing and not _is_partial(known)]
+    if blind:
+        said = f"Replicas of pool {', '.join(blind)} are held until metrics are back"
+        return Condition(SCALING_ACTIVE, "False", "MetricsMissing", said)
+    if not all(known.decision for known in moved.values()):
+        return Condition(SCALING_ACTIVE, "Unknown", "NotYetRead", "No decision has been made yet")
+    dry = [name for name, known in moved.items() if known.policy.mode is Mode.DRY_RUN]
+    if len(dry) == len(moved):
+        said = f"Decisions for pool {', '.join(dry)} are shown, and not carried out"
+        return Condition(SCALING_ACTIVE, "False", "DryRun", said)
+    return Condition(SCALING_ACTIVE, "True", "Active", f"Autoscaling pool {_listed(moved.keys() - set(dry))}")
+
+
+def _is_ranging(policy: Policy) -> bool:
+    return policy.maximum > policy.minimum or policy.mode is not Mode.AUTO
+
+
+def _is_partial(known: PoolScaling) -> bool:
+    return known.decision is not None and known.decision.metrics is Metrics.PARTIAL
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _sound(scaling: Scaling) -> Condition:
+    """States that scaling alone can't mend, with what to do."""
+    found = [
+        (finding.kind, f"pool {name}: {finding.message}")
+        for name, decision in _decisions(scaling)
+        for finding in decision.findings
+        if finding.kind not in _ELSEWHERE
+    ]
+    if contested := [name for name, known in scaling.items() if known.contested]:
+        said = (
+            f"Somebody else goes on changing the replicas of pool {', '.join(contested)}: remove that autoscaler, "
+            "or set scaling.mode to External"
+        )
+        return Condition(SCALING_SOUND, "False", "Contested", said)
+    if not found:
+        return Condition(SCALING_SOUND, "True", "AsExpected", "Nothing speaks against how the pools are scaled")
+    return Condition(SCALING_SOUND, "False", found[0][0].value, "; ".join(text for _, text in found))

@@ -1,0 +1,155 @@
+"""The autoscaler against a real API server: engines are Pods that the test calls Ready, their load is a scripted Prometheus's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma_operator.pods import engine_pods
+from tests.support.kube import Kube, condition, eventually
+from tests.support.operator import Operator
+from tests.support.scripted_prometheus import Reply, ScriptedEngine, ScriptedPrometheus, scripted_prometheus
+
+NAME = "demo-interactive"
+SERVING = {
+    "apiVersion": "gemmaserving.dev/v1alpha1",
+    "kind": "GemmaServing",
+    "metadata": {"name": "demo"},
+    "spec": {
+        "model": {"id": "google/gemma-4-E4B-it"},
+        "pools": {"interactive": {"replicas": {"min": 1, "max": 4}}},
+    },
+}
+
+
+class Engines:
+    """Makes Pods Ready as a kubelet would, and counts requests for them, a fifth of a second at a time."""
+
+    def __init__(self, kube: Kube, prometheus: ScriptedPrometheus) -> None:
+        self.kube, self.prometheus, self.rate = kube, prometheus, 4.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Engines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before = time.time()
+        while not self._stop.wait(0.2):
+            pods = [pod for pod in self.kube.list("pod") if "deletionTimestamp" not in pod["metadata"]]
+            for pod in pods:
+                if engine_pods([pod])[0].ready_at is None:
+                    self._make_ready(pod["metadata"]["name"])
+            now = time.time()
+            requests = self.rate * (now - before) / max(1, len(pods))
+            before = now
+            known = {engine.pod_uid: engine for engine in self.prometheus.engines}
+            engines = [known.get(pod["metadata"]["uid"]) or ScriptedEngine(pod["metadata"]["uid"]) for pod in pods]
+            self.prometheus.now = now
+            self.prometheus.engines = [
+                replace(engine, good=engine.good + requests, prompt_tokens=engine.prompt_tokens + 500 * requests)
+                for engine in engines
+            ]
+
+    def _make_ready(self, name: str) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        ready = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("Ready", "ContainersReady")]
+        status = {"status": {"phase": "Running", "podIP": "10.9.9.9", "conditions": ready}}
+        self.kube.run(
+            "patch", "pod", name, "--subresource=status", "--type=merge", "-p", json.dumps(status), check=False
+        )
+
+
+@pytest.fixture
+def prometheus() -> Iterator[ScriptedPrometheus]:
+    with scripted_prometheus() as server:
+        yield server
+
+
+def size(kube: Kube) -> int:
+    found = kube.get("deployment", NAME)
+    return int(found["spec"]["replicas"]) if found else 0
+
+
+def test_load_outage_and_return(
+    kube: Kube, operator_kubeconfig: Path, prometheus: ScriptedPrometheus, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with (
+        Operator(operator_kubeconfig, log, GEMMA_PROMETHEUS_URL=prometheus.url),
+        Engines(kube, prometheus) as engines,
+    ):
+        kube.apply(SERVING)
+        eventually("metrics are there", lambda: _is(kube, "MetricsAvailable", "True", "Fresh"), 60)
+        eventually("the SLO holds", lambda: _is(kube, "SLOMet", "True", "Met"), 60)
+        engines.rate = 30.0
+        eventually("more engines", lambda: size(kube) >= 3, 60)
+        shown = eventually("the sum", lambda: _pool(kube).get("lastDecision", {}).get("record"))
+        assert shown["terms"]["for_demand"] >= 3
+        before = size(kube)
+        prometheus.reply = Reply(503)
+        eventually("it is said", lambda: _is(kube, "MetricsAvailable", "False", "QueryFailed"), 60)
+        eventually("and held", lambda: _is(kube, "ScalingActive", "False", "MetricsMissing"))
+        assert size(kube) >= before
+        prometheus.reply = None
+        eventually("metrics are back", lambda: _is(kube, "MetricsAvailable", "True", "Fresh"), 60)
+        assert size(kube) >= before
+        done = explain(kube, "demo", "-n", kube.namespace)
+        assert done.returncode == 0, done.stderr
+        assert "pool interactive: " in done.stdout
+        assert "bounds       1 to 4" in done.stdout
+        assert explain(kube, "nobody", "-n", kube.namespace).returncode == 2
+        assert condition(kube.get("gsv", "demo"), "Ready")["status"] == "True"
+    assert "Traceback" not in log.read_text()
+
+
+def test_what_another_autoscaler_writes_stays(
+    kube: Kube, operator_kubeconfig: Path, prometheus: ScriptedPrometheus, tmp_path: Path
+) -> None:
+    """Handed over at two engines; then the size is whatever `kubectl scale` says, as an HPA would by the same door."""
+    with (
+        Operator(operator_kubeconfig, tmp_path / "log", GEMMA_PROMETHEUS_URL=prometheus.url, GEMMA_RESYNC_SECONDS="1"),
+        Engines(kube, prometheus),
+    ):
+        pool = {"replicas": {"min": 2}}
+        kube.apply({**SERVING, "spec": {**SERVING["spec"], "pools": {"interactive": pool}}})  # type: ignore[dict-item]
+        eventually("two engines", lambda: size(kube) == 2)
+        pool = {"replicas": {"min": 1, "max": 4}, "scaling": {"mode": "External"}}
+        kube.apply({**SERVING, "spec": {**SERVING["spec"], "pools": {"interactive": pool}}})  # type: ignore[dict-item]
+        eventually("it is said", lambda: _is(kube, "ScalingActive", "False", "NotOurs"), 60)
+        assert size(kube) == 2
+        for replicas in (7, 3):
+            kube.run("scale", f"deployment/{NAME}", f"--replicas={replicas}")
+            eventually("it is seen", lambda replicas=replicas: _pool(kube).get("desired") == replicas, 60)  # type: ignore[misc]
+            assert size(kube) == replicas
+
+
+def explain(kube: Kube, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KUBECONFIG": str(kube.kubeconfig), "PYTHONPATH": str(Path("operator").resolve())}
+    command = [sys.executable, "-P", "-m", "gemma_operator", "explain", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def _pool(kube: Kube) -> dict[str, Any]:
+    found: dict[str, Any] = (kube.get("gsv", "demo") or {}).get("status", {}).get("pools", {}).get("interactive", {})
+    return found
+
+
+def _is(kube: Kube, kind: str, status: str, reason: str) -> bool:
+    found = condition(kube.get("gsv", "demo"), kind)
+    return (found.get("status"), found.get("reason")) == (status, reason)
