@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := PYTHONPATH=operator:. $(BIN)/python
 ENGINE ?= standin
-TIERS := unit chart apiserver node engine demo
+TIERS := unit chart apiserver node engine plugin demo
 
 .PHONY: help
 help: ## list the targets
@@ -34,7 +34,7 @@ test: setup ## all tests, fast tiers first, with each tier's time
 	@$(RUN) -m tools.tiers $(TIERS)
 
 .PHONY: test-%
-test-%: setup ## one tier: test-unit test-chart test-apiserver test-node test-engine test-demo
+test-%: setup ## one tier: test-unit test-chart test-apiserver test-node test-engine test-plugin test-demo
 	@$(RUN) -m tools.tiers $*
 
 .PHONY: lint
@@ -42,6 +42,7 @@ lint: setup ## ruff, formatting, types, import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --config-file images/engine/pyproject.toml images/engine/gemma_engine images/engine/install.py images/engine/sbom.py
 	@PYTHONPATH=operator $(BIN)/lint-imports
 
 .PHONY: format
@@ -71,6 +72,14 @@ pod-schema: setup ## renew Kubernetes' schema of Pod fields from a real API serv
 .PHONY: fuzz
 fuzz: setup ## 10,000 generated specs before the real API server and vLLM's own argument parser
 	@GEMMA_FUZZ_EXAMPLES=10000 $(RUN) -m pytest -q tests/engine/test_fuzz.py
+
+.PHONY: gpu-check
+gpu-check: ## the vision encoder on this machine's GPU (needs torch and transformers)
+	@python3 tools/gpu_check.py --out gpu-check.json
+
+.PHONY: encoder-proof
+encoder-proof: setup ## the batched encoder against vLLM's own on real vLLM, as data (an hour on 2 cores)
+	@$(RUN) -m tools.encoder_proof --write
 
 .PHONY: bench
 bench: setup ## speeds as data: apply to Deployments, render, CRD size

@@ -3,6 +3,7 @@
 #
 # Left out to make 2.7 GB of 6.3 GB: NVIDIA's libraries and triton (cpu-excludes.txt). PyTorch links against the former even
 # where it never calls them, so cuda_stubs.py puts stubs in their place. PyTorch's headers go too.
+# glibc gives large blocks back at every operation and faults them in again; MALLOC_* keeps them.
 # Importing what a server needs writes its bytecode, and only that: a container's root file system may be read-only.
 ARG BASE=debian:bookworm-slim
 
@@ -23,6 +24,12 @@ RUN --mount=type=secret,id=ca-bundle,target=/etc/ssl/certs/ca-certificates.crt \
  && /opt/venv/bin/python -c 'import vllm.entrypoints.openai.api_server, vllm.v1.executor.multiproc_executor, \
         vllm.v1.worker.cpu_worker, vllm.v1.attention.backends.cpu_attn, \
         vllm.model_executor.models.gemma4_mm, vllm.model_executor.models.gemma4_mtp'
+# The plugin last: it changes oftener than what it is put into.
+COPY images/engine/pyproject.toml images/engine/install.py images/engine/sbom.py /build/
+COPY images/engine/gemma_engine /build/gemma_engine
+RUN cd /build && /opt/venv/bin/python install.py && cd / \
+ && /opt/venv/bin/python -c 'import gemma_engine.model, gemma_engine.statlogger, gemma_engine.probe, gemma_engine.budget' \
+ && /opt/venv/bin/python /build/sbom.py > /build/sbom.cdx.json
 
 FROM ${BASE}
 RUN apt-get update -q && apt-get install -qy --no-install-recommends python3 libnuma1 ca-certificates \
@@ -30,12 +37,15 @@ RUN apt-get update -q && apt-get install -qy --no-install-recommends python3 lib
  && useradd --uid 2000 --user-group --home-dir /cache --create-home --shell /usr/sbin/nologin vllm
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /models /models
+COPY --from=build /build/sbom.cdx.json /opt/gemma-serving/
+COPY images/engine/chat_template_gemma4.jinja /opt/gemma-serving/
 LABEL org.opencontainers.image.title="vllm-cpu-tiny-gemma4" \
       org.opencontainers.image.description="vLLM on the CPU with a tiny random Gemma 4, for tests and demos" \
       org.opencontainers.image.version="0.32.0" \
       org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/cache \
-    HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind
+    HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
+    MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
 USER 2000:2000
 WORKDIR /cache
 EXPOSE 8000

@@ -67,7 +67,9 @@ RECIPES = {
     for recipe in (
         Recipe("operator", "images/operator/Dockerfile", "docker.io/gemma-serving/operator:dev", keeps_layers=True),
         Recipe("prometheus", "images/prometheus/Dockerfile", "docker.io/gemma-serving/prometheus:dev"),
-        Recipe("engine-cpu", "images/engine/cpu.Dockerfile", "docker.io/gemma-serving/engine-cpu:0.32.0"),
+        Recipe(
+            "engine-cpu", "images/engine/cpu.Dockerfile", "docker.io/gemma-serving/engine-cpu:0.32.0", keeps_layers=True
+        ),
     )
 }
 

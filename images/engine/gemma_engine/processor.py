@@ -1,0 +1,29 @@
+"""vLLM's input processor for Gemma 4, which also tells each image's count of soft tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm.model_executor.models.gemma4_mm import Gemma4MultiModalProcessor
+from vllm.multimodal.inputs import MultiModalFieldConfig
+
+from .chunks import POOLED_PATCHES
+
+IMAGE_COUNTS = "image_num_soft_tokens"
+
+
+class CountingProcessor(Gemma4MultiModalProcessor):
+    """Counts while the positions are still on the CPU: asking the GPU for a count later would stall it.
+
+    The count is added here, where the fields are declared, because this method alone is there in every supported version,
+    and because transformers' own counts don't come through its processor.
+    """
+
+    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> dict[str, Any]:
+        fields = dict(super()._get_mm_fields_config(hf_inputs, hf_processor_mm_kwargs))
+        positions = hf_inputs.get("pixel_position_ids")
+        if positions is not None:
+            hf_inputs[IMAGE_COUNTS] = [int((item[:, 0] >= 0).sum()) // POOLED_PATCHES for item in positions]
+            fields[IMAGE_COUNTS] = MultiModalFieldConfig.batched("image", keep_on_cpu=True)
+        return fields

@@ -1,0 +1,203 @@
+"""The readiness probe against a server that answers as vLLM does, one trouble at a time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gemma_engine import media, probe
+
+
+@dataclass
+class Engine:
+    """What the server says; a test changes one thing."""
+
+    health: int = 200
+    models: list[str] = field(default_factory=lambda: ["gemma"])
+    awake: float = 1
+    info: str | None = "gemma_engine"
+    state: str = "batched"
+    started: float = 1000.5
+    tokens: dict[str, list[str]] = field(default_factory=dict)
+    refused: dict[str, tuple[int, str]] = field(default_factory=dict)
+    running: int = 0
+    waiting: int = 0
+    last_progress: float = 0
+    asked: list[str] = field(default_factory=list)
+
+    def metrics(self) -> str:
+        lines = [f"process_start_time_seconds {self.started}"]
+        lines += [f'vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {self.awake}']
+        lines += [
+            f'vllm:num_requests_running{{engine="0"}} {self.running}',
+            f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}',
+        ]
+        if self.info:
+            lines += [f'gemma_engine_info{{encoder="{self.info}",version="1",vllm="0.32.0"}} 1.0']
+            lines += [
+                f'gemma_engine_self_check{{state="{self.state}"}} 1.0',
+                'gemma_engine_self_check{state="other"} 0.0',
+            ]
+            lines += [f"gemma_engine_last_progress_timestamp_seconds {self.last_progress}"]
+        return "\n".join(lines)
+
+    def chat(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        kind = body["messages"][0]["content"][0]["type"].removesuffix("_url")
+        self.asked.append(kind)
+        if kind in self.refused:
+            code, why = self.refused[kind]
+            return code, {"error": {"message": why}}
+        tokens = self.tokens.get(kind, ["A", " picture"])
+        return 200, {"choices": [{"logprobs": {"content": [{"token": token} for token in tokens]}}]}
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def server(engine: Engine) -> Iterator[probe.Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers = {
+                "/health": (engine.health, ""),
+                "/v1/models": (200, json.dumps({"data": [{"id": name} for name in engine.models]})),
+                "/metrics": (200, engine.metrics()),
+            }
+            self.answer(*answers[self.path])
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            code, answer = engine.chat(body)
+            self.answer(code, json.dumps(answer))
+
+        def answer(self, code: int, text: str) -> None:
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield probe.Server(f"http://127.0.0.1:{listening.server_port}")
+    listening.shutdown()
+    listening.server_close()
+
+
+def ready(server: probe.Server, folder: Path, canary: bool = False) -> str:
+    """'' when ready, else the reason."""
+    try:
+        probe.check_ready(server, "gemma", folder / "marker", canary)
+    except probe.NotReady as reason:
+        return str(reason)
+    return ""
+
+
+def test_sends_the_golden_requests_once_per_start_of_the_server(
+    engine: Engine, server: probe.Server, tmp_path: Path
+) -> None:
+    assert ready(server, tmp_path) == ready(server, tmp_path) == ""
+    assert engine.asked == ["text", "image", "video"]
+    engine.started += 60
+    assert ready(server, tmp_path) == ""
+    assert len(engine.asked) == 6
+    assert ready(server, tmp_path, canary=True) == ""
+    assert len(engine.asked) == 9
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        ({"health": 503}, "the engine is dead"),
+        ({"models": ["other"]}, "the model gemma is not served; these are: other"),
+        ({"awake": 0}, "asleep"),
+        ({"info": None}, "VLLM_PLUGINS"),
+        ({"state": "unchecked"}, "--model-class-overrides"),
+        ({"state": "failed"}, "bits differ"),
+        ({"tokens": {"text": ["<pad>", "<pad>"]}}, "the golden text request was answered with padding only"),
+        ({"tokens": {"video": ["<pad>"]}}, "the golden video request was answered with padding only"),
+        ({"tokens": {"image": []}}, "padding only"),
+        ({"refused": {"image": (500, "boom")}}, "the golden image request was refused with 500: .*boom"),
+        ({"refused": {"text": (400, "At most 0 text(s)")}}, "the golden text request was refused"),
+    ],
+)
+def test_says_what_is_amiss(
+    engine: Engine, server: probe.Server, tmp_path: Path, trouble: dict[str, Any], reason: str
+) -> None:
+    for name, value in trouble.items():
+        setattr(engine, name, value)
+    with pytest.raises(probe.NotReady, match=reason):
+        probe.check_ready(server, "gemma", tmp_path / "marker", canary=False)
+    for name in trouble:
+        setattr(engine, name, getattr(Engine(), name))
+    assert ready(server, tmp_path) == ""
+
+
+def test_a_server_that_turned_out_ready_is_not_for_ever(engine: Engine, server: probe.Server, tmp_path: Path) -> None:
+    assert ready(server, tmp_path) == ""
+    engine.state = "failed"
+    assert "bits differ" in ready(server, tmp_path)
+    engine.state, engine.awake = "batched", 0
+    assert "asleep" in ready(server, tmp_path)
+
+
+def test_media_that_the_server_turns_off_are_no_trouble(engine: Engine, server: probe.Server, tmp_path: Path) -> None:
+    refusal = (400, "At most 0 image(s) may be provided in one prompt.")
+    engine.refused = {"image": refusal, "video": refusal}
+    engine.state = "unchecked"
+    assert ready(server, tmp_path) == ""
+
+
+def test_vllms_own_encoder_is_no_trouble_where_it_is_wanted(
+    engine: Engine, server: probe.Server, tmp_path: Path
+) -> None:
+    engine.info, engine.state = "vllm", "off"
+    assert ready(server, tmp_path) == ""
+
+
+def test_a_server_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:
+    assert "/health does not answer" in ready(probe.Server("http://127.0.0.1:1"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "seconds_ago", "stuck"),
+    [(1, 0, 100, False), (1, 0, 121, True), (0, 3, 121, True), (0, 0, 9999, False)],
+)
+def test_requests_without_a_token_for_long_are_no_progress(
+    engine: Engine, server: probe.Server, running: int, waiting: int, seconds_ago: float, stuck: bool
+) -> None:
+    now = 10_000.0
+    engine.running, engine.waiting, engine.last_progress = running, waiting, now - seconds_ago
+    if stuck:
+        with pytest.raises(probe.NotReady, match="no token for 121 s"):
+            probe.check_progress(server, 120, now)
+    else:
+        probe.check_progress(server, 120, now)
+
+
+def test_the_command_exits_with_1_and_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["probe", "ready", "--url", "http://127.0.0.1:1"])
+    assert probe.main() == 1
+    assert capsys.readouterr().out.startswith("not ready: /health does not answer")
+
+
+def test_the_golden_picture_is_a_picture() -> None:
+    import io
+
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(media.png()))
+    picture.load()
+    assert picture.size == (media.SIDE, media.SIDE)
+    assert media.png() != media.png(shift=40)

@@ -1,0 +1,175 @@
+"""Our vision encoder inside a real vLLM model, on the CPU: the same bits as vLLM's own, one call, no wait."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from gemma_engine import model as plugin_model
+from gemma_engine import shared
+from gemma_engine.chunks import even_sizes
+
+from tests.plugin import harness
+from tests.plugin.conftest import HOME
+from tests.plugin.harness import GIB, Memory, Real, Work
+
+pytestmark = pytest.mark.engine
+
+STATES = shared.STATES
+
+
+@pytest.fixture(scope="module")
+def real() -> Real:
+    return Real(str(HOME / "models" / "gemma-4-tiny"), "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def images(real: Real) -> list[Any]:
+    return [real.image(*size, seed=seed) for seed, size in enumerate([*harness.SIZES, harness.FULL])]
+
+
+@pytest.fixture(scope="module")
+def videos(real: Real) -> list[Any]:
+    return [real.video(frames, 640, 360, seed=100 + frames) for frames in (1, 2, 6)]
+
+
+@pytest.fixture(autouse=True)
+def serving(real: Real) -> Iterator[None]:
+    """A model that has been checked and profiled, on a card with much memory."""
+    harness.MEMORY.free, harness.MEMORY.total = 60 * GIB, 80 * GIB
+    real.model.record["state"] = STATES.index("batched")
+    real.model.way = plugin_model.WAYS["batched"]
+    real.model._profiling = False
+    with real.serving():
+        yield
+
+
+def test_the_start_up_check_finds_the_batched_way_bit_equal(real: Real) -> None:
+    real.model.record["state"] = STATES.index("unchecked")
+    real.model._check()
+    assert STATES[real.model.record["state"]] == "batched"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_steps_have_the_bits_of_vllm_at_the_same_chunks(
+    real: Real, images: list[Any], videos: list[Any], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_ = random.Random(seed)
+    items = harness.random_items(random_, images, videos, most_images=2)
+    most = random_.choice([1, 2, 3, 64])
+    monkeypatch.setattr(real.model, "_most_items", lambda *_: most)
+    for modality, batch in real.batches(items):
+        rows = batch["pixel_values" if modality == "image" else "pixel_values_videos"]
+        ours = real.ours(batch)
+        stocks = real.stocks_in_chunks(modality, batch, even_sizes(len(rows), most))
+        assert [our.shape for our in ours] == [stock.shape for stock in stocks]
+        assert all(torch.equal(our, stock) for our, stock in zip(ours, stocks, strict=True))
+    assert real.model.record["fallbacks"] == 0
+
+
+def test_a_step_without_media_gives_nothing(real: Real) -> None:
+    assert list(real.model.embed_multimodal()) == []
+
+
+@pytest.mark.parametrize(
+    "card", [Memory(int(1.9 * GIB), 24 * GIB), Memory(int(6.4 * GIB), 80 * GIB)], ids=["24GB", "80GB"]
+)
+@pytest.mark.parametrize("kind", ["images", "videos"])
+def test_one_call_and_no_wait_where_vllm_has_many(
+    real: Real, images: list[Any], videos: list[Any], card: Memory, kind: str
+) -> None:
+    ((modality, batch),) = real.batches(images[:3] if kind == "images" else videos)
+    harness.MEMORY.free, harness.MEMORY.total = card.free, card.total
+    ours, stocks = Work(), Work()
+    with harness.counted(real.model, ours):
+        real.ours(batch)
+    with harness.counted(real.model, stocks):
+        real.stocks(modality, batch)
+    assert (ours.encoder_calls, ours.waits) == (1, 0)
+    items = len(images[:3]) if kind == "images" else 1 + 2 + 6
+    assert stocks.pooler_calls == items
+    assert stocks.waits == stocks.encoder_calls + stocks.pooler_calls
+    assert ours.operations < stocks.operations
+
+
+def test_profiling_takes_no_more_at_once_than_vllm_would(real: Real, images: list[Any]) -> None:
+    device = torch.device("cpu")
+    harness.MEMORY.free, harness.MEMORY.total = int(1.9 * GIB), 24 * GIB
+    serving = real.model._most_items(2520, device)
+    real.model._profiling = True
+    assert real.model._most_items(2520, device) == 1 < serving
+
+
+def test_counts_calls_and_media(real: Real, images: list[Any], videos: list[Any]) -> None:
+    before = {field: real.model.record[field] for field in shared.COUNTS}
+    for _, batch in real.batches([*images[:2], videos[2]]):
+        real.ours(batch)
+    after = {field: real.model.record[field] - before[field] for field in shared.COUNTS}
+    assert after == {"encoder_calls": 2, "encoder_images": 2, "encoder_frames": 6, "fallbacks": 0, "oom_splits": 0}
+
+
+def test_a_chunk_that_runs_out_of_memory_is_halved(
+    real: Real, images: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((_, batch),) = real.batches(images[:3])
+    sizes = []
+    encode_chunk = plugin_model.encode_chunk
+
+    def small(tower: Any, pixels: torch.Tensor, *rest: Any) -> Any:
+        sizes.append(len(pixels))
+        if len(pixels) > 1:
+            raise torch.OutOfMemoryError("too large")
+        return encode_chunk(tower, pixels, *rest)
+
+    monkeypatch.setattr(plugin_model, "encode_chunk", small)
+    before = real.model.record["oom_splits"]
+    assert len(real.ours(batch)) == 3
+    assert sizes == [3, 1, 2, 1, 1]
+    assert real.model.record["oom_splits"] - before == 2
+
+
+@pytest.mark.parametrize("surprise", ["an exception", "no counts", "a wrong number of counts"])
+def test_a_surprise_ends_in_vllms_own_encoder(
+    real: Real, videos: list[Any], surprise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((modality, batch),) = real.batches(videos)
+    expected = real.stocks(modality, batch)
+    if surprise == "an exception":
+        monkeypatch.setattr(plugin_model, "encode_chunk", lambda *_: 1 / 0)
+    elif surprise == "no counts":
+        batch = {key: value for key, value in batch.items() if key != "video_num_soft_tokens"}
+    else:
+        batch = {**batch, "video_num_soft_tokens": batch["video_num_soft_tokens"][:2]}
+    before = real.model.record["fallbacks"]
+    found = real.ours(batch)
+    assert all(torch.equal(our, stock) for our, stock in zip(found, expected, strict=True))
+    assert real.model.record["fallbacks"] == before + 1
+
+
+def wrong_pool(*arguments: Any) -> list[torch.Tensor]:
+    """Off by one rounding in one value: what a batched matmul does to an image."""
+    pooled = plugin_model.batched_pool(*arguments)
+    pooled[0][0, 0] += 0.01
+    return pooled
+
+
+WRONG = plugin_model.Way(wrong_pool, lean=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "state"),
+    [(["batched"], "per_item"), (["batched", "per_item"], "plain"), (["batched", "per_item", "plain"], "failed")],
+)
+def test_the_check_leaves_a_way_whose_bits_differ(
+    real: Real, videos: list[Any], wrong: list[str], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((modality, batch),) = real.batches(videos[:1])
+    monkeypatch.setattr(plugin_model, "WAYS", {**plugin_model.WAYS, **dict.fromkeys(wrong, WRONG)})
+    monkeypatch.setattr(real.model, "image_soft_tokens", lambda: 70)  # small golden images: only the choice is tested
+    real.model.record["state"] = STATES.index("unchecked")
+    found = real.ours(batch)
+    assert STATES[real.model.record["state"]] == state
+    assert torch.equal(found[0], real.stocks(modality, batch)[0])

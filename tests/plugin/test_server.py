@@ -1,0 +1,159 @@
+"""A real vLLM server with the plugin, then one without: what a client and the kubelet see."""
+
+from __future__ import annotations
+
+import base64
+import io
+import random
+import re
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.engine.server import Server, serving, text
+from tests.plugin.conftest import HOME
+from tests.plugin.server import FLAGS, PluginHome, answer, probe
+
+pytestmark = pytest.mark.engine
+
+MODEL = "google/gemma-4-E4B-it"
+
+
+def start(tmp: Path, **more: str) -> Any:
+    home = PluginHome(HOME, more)
+    return serving(home, ["--model", home.model, "--served-model-name", MODEL, *FLAGS], MODEL, tmp)
+
+
+def jpeg(width: int, height: int, seed: int) -> str:
+    noise = random.Random(seed).randbytes(32 * 24 * 3)
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (32, 24), noise).resize((width, height)).save(buffer, "JPEG")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def image(width: int = 640, height: int = 480, seed: int = 0) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{jpeg(width, height, seed)}"}}
+
+
+def video(frames: int, seed: int = 0) -> dict[str, Any]:
+    pictures = ",".join(jpeg(320, 240, seed + frame) for frame in range(frames))
+    return {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{pictures}"}}
+
+
+QUESTIONS: list[list[dict[str, Any]]] = [
+    [text("What is the answer?")],
+    [image(seed=1), text("What is this?")],
+    [image(300, 900, seed=2), text("What is this?")],
+    [video(6, seed=10), text("What happens?")],
+    [image(seed=3), video(2, seed=20), text("Compare.")],
+]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    """What each server answered, for the comparison at the end."""
+    return {}
+
+
+class TestWithThePlugin:
+    @pytest.fixture(scope="class")
+    def engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+        with start(tmp_path_factory.mktemp("plugin")) as server:
+            yield server
+
+    def test_is_ready_once_the_golden_requests_are_answered(self, engine: Server, tmp_path: Path) -> None:
+        found = probe(engine.url, "ready", "--model", MODEL, "--marker", str(tmp_path / "marker"), "--timeout", "60")
+        assert found.returncode == 0, found.stdout + found.stderr
+        assert probe(engine.url, "progress").returncode == 0
+
+    def test_tells_what_its_encoder_did(self, engine: Server, answers: dict[str, Any]) -> None:
+        before = values(engine)
+        answers["plugin"] = [answer(engine, question) for question in QUESTIONS]
+        after = values(engine)
+        grown = {name: after[name] - before.get(name, 0) for name in after}
+        assert after['gemma_engine_info{encoder="gemma_engine",version="0.1.0",vllm="0.32.0"}'] == 1
+        assert after['gemma_engine_self_check{state="batched"}'] == 1
+        assert grown["gemma_engine_encoder_images_total"] == 3
+        assert grown["gemma_engine_encoder_frames_total"] == 8
+        assert grown["gemma_engine_encoder_items_total"] == 5
+        assert grown["gemma_engine_encoder_calls_total"] == 5
+        assert grown["gemma_engine_fallbacks_total"] == grown["gemma_engine_record_errors_total"] == 0
+        assert grown['gemma_engine_step_seconds_count{encoder="yes"}'] >= 4
+        assert "The vision encoder, batched, gives vLLM's bits" in engine.log.read_text()
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            pytest.param({"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,AAAA"}}, id="no image"),
+            pytest.param(
+                {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{jpeg(640, 480, 1)[:400]}"}},
+                id="half an image",
+            ),
+            pytest.param(
+                {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,"}}, id="video without frames"
+            ),
+            pytest.param({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, id="no video"),
+        ],
+    )
+    def test_refuses_bad_media_and_lives(self, engine: Server, bad: dict[str, Any]) -> None:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            list(engine.ask([bad, text("What is this?")]))
+        assert 400 <= refused.value.code < 500
+        assert engine.healthy()
+
+    @pytest.mark.parametrize(
+        "odd", [image(1, 4000), image(4000, 1), image(1, 1), video(33)], ids=["1x4000", "4000x1", "1x1", "33 frames"]
+    )
+    def test_answers_or_refuses_odd_media_and_lives(self, engine: Server, odd: dict[str, Any]) -> None:
+        assert outcome(engine, odd) in (200, 400)
+        assert engine.healthy()
+        assert values(engine)["gemma_engine_fallbacks_total"] == 0
+
+
+class TestWithoutThePlugin:
+    """`VLLM_PLUGINS` without our name is the quietest way to lose a plugin: vLLM says nothing."""
+
+    @pytest.fixture(scope="class")
+    def engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+        with start(tmp_path_factory.mktemp("stock"), VLLM_PLUGINS="none") as server:
+            yield server
+
+    def test_is_not_ready_and_says_why(self, engine: Server, tmp_path: Path) -> None:
+        found = probe(engine.url, "ready", "--marker", str(tmp_path / "marker"), "--timeout", "60")
+        assert found.returncode == 1
+        assert "VLLM_PLUGINS, if set, names gemma_engine" in found.stdout
+
+    def test_gives_the_same_tokens_and_logprobs(self, engine: Server, answers: dict[str, Any]) -> None:
+        assert [answer(engine, question) for question in QUESTIONS] == answers["plugin"]
+
+
+def outcome(server: Server, medium: dict[str, Any]) -> int:
+    """The status code of a question about a medium."""
+    try:
+        list(server.ask([medium, text("What is this?")], tokens=2))
+    except urllib.error.HTTPError as refused:
+        return refused.code
+    return 200
+
+
+def values(server: Server) -> dict[str, float]:
+    """Every sample of ours."""
+    return {
+        name: float(value)
+        for name, value in re.findall(r"^(gemma_engine\S+) (\S+)$", server.get("/metrics"), re.MULTILINE)
+    }
+
+
+def test_an_unsupported_vllm_stops_the_start(tmp_path: Path) -> None:
+    """The version is what the package's metadata say; here they are made to say another."""
+    metadata = tmp_path / "vllm-0.99.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.99.0\n")
+    home = PluginHome(HOME, {"VLLM_LOGGING_LEVEL": "ERROR"}, before=(tmp_path,))
+    process = home.start(["--model", home.model, *FLAGS], tmp_path, tmp_path / "log")
+    assert process.wait(120) != 0
+    assert "gemma-engine works with vLLM 0.26 to 0.33, but vLLM is 0.99.0" in (tmp_path / "log").read_text()
