@@ -145,7 +145,7 @@ def test_a_second_reconcile_writes_nothing(kube: Kube, operator: Operator, plane
             "replicas": {"min": 2, "max": 4},
             "resources": {"limits": odd},
             "env": [{"name": "A", "value": ""}],
-            "extraArgs": ["--seed", "$(X)"],
+            "extraArgs": ["--tokenizer", "$(X)"],
         },
         "batch": {"tolerations": [{"key": "gpu", "operator": "Exists"}], "kvCacheDtype": "fp8"},
     }

@@ -10,15 +10,23 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gemma_operator.api.serving import Spec
 from gemma_operator.cli import main
+from gemma_operator.engine.arguments import RESERVED, findings
 from gemma_operator.engine.flag_table import FLAGS
 from gemma_operator.engine.flags import UnknownFlag, canonical, known_flags
 from gemma_operator.engine.versions import NEWEST, Version, spell
-from tests.support.engine_parser import Answer, EngineParser, versions
+from gemma_operator.engine.view import PoolView
+from tests.support.engine_parser import INSTALLED, Answer, EngineParser, versions
 
 ROOT = Path(__file__).parents[2]
 CASES = {path.name.removesuffix(".serving.yaml"): path for path in (ROOT / "tests/golden").glob("*.serving.yaml")}
 CASES["gemma4-e4b"] = ROOT / "examples/gemma4-e4b.yaml"
+NO_VALUE = ("flag", "switch", "optional")
+ODD_NUMBERS = [
+    "1", "-1", "0", "+3", "1.5", ".5", "5.", "1e3", "4k", "2.5K", "1M", "1g", "auto", "many", "1_000", "0x10", "nan", "inf",
+    "90%", "32Q", "--1",
+]  # fmt: skip
 EVERY_FLAG = sorted({flag for flag, *_ in FLAGS})
 
 pytestmark = pytest.mark.engine
@@ -44,7 +52,25 @@ def test_the_table_has_the_parsers_flags(parser: EngineParser, version: Version)
 def test_the_table_knows_which_flags_take_a_value(parser: EngineParser, version: Version) -> None:
     wants = re.compile("expected|No config file specified")
     wanting = {name for name in known_flags(version) if wants.search(parser.accepts([name]) or "")}
-    assert wanting == {name for name, flag in known_flags(version).items() if flag.kind in ("value", "json", "values")}
+    assert wanting == {name for name, flag in known_flags(version).items() if flag.kind not in NO_VALUE}
+
+
+@pytest.mark.parametrize("newest", [v for v in (INSTALLED, NEWEST) if v in versions()], ids=spell)
+def test_a_number_that_we_let_through_is_one_to_the_parser(newest: Version) -> None:
+    kinds = ("int", "float", "count")
+    numbers = [name for name, flag in known_flags(newest).items() if flag.kind in kinds and name not in RESERVED]
+    taken = [[f"{name}={value}"] for name in numbers for value in ODD_NUMBERS if refusal(name, value, newest) is None]
+    with EngineParser(newest) as parser:
+        assert [line for line in taken if "invalid" in (parser.accepts(line) or "")] == []
+
+
+def refusal(name: str, value: str, version: Version) -> str | None:
+    """What we say of a flag with a value, in a pool that is well otherwise."""
+    pools = {"batch": {"extraArgs": [f"{name}={value}"]}}
+    spec = Spec.model_validate({"model": {"id": "google/gemma-4-E4B-it"}, "pools": pools})
+    return next(
+        (f.message for f in findings(PoolView(spec, "batch", version), set()) if f.id == "InvalidArgument"), None
+    )
 
 
 def test_a_word_that_no_flag_takes_is_ignored_in_silence(parser: EngineParser) -> None:

@@ -65,7 +65,7 @@ def test_a_label_of_a_real_node_names_its_gpu(label: str, value: str, name: str,
         {},
         {GFD: ""},
         {GFD: "AMD-Instinct-MI300X"},
-        {GKE: "nvidia-tesla-v100"},
+        {GKE: "nvidia-tesla-p100"},
         {GFD: "NVIDIA-L40S2"},
         {GFD: "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"},
         {"accelerator": "nvidia-h100-80gb"},
@@ -127,6 +127,6 @@ def test_every_gpu_is_found_by_its_own_name() -> None:
 
 
 def test_generations_are_in_their_order() -> None:
-    order = ["t4", "a100", "l4", "h100", "b200"]
+    order = ["v100", "t4", "a100", "l4", "h100", "b200"]
     by_name = {accelerator.name: accelerator for accelerator in ACCELERATORS}
     assert [by_name[name].architecture for name in order] == sorted(Architecture)

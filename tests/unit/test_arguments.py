@@ -98,9 +98,8 @@ def test_unicode_of_a_served_name_reaches_the_engine_and_no_label() -> None:
         (["--max-num-se", "4"], "--max-num-seqs"),
         (["--enable-prefix-caching"], "--no-enable-prefix-caching"),
         (["--no-enable-prefix-caching"], "--no-enable-prefix-caching"),
-        (["--custom-histogram-buckets={}"], "--custom-histogram-buckets"),
         (["--dtype", "auto"], "--dtype"),
-        (["--limit-mm-per-prompt.image=2"], "--limit-mm-per-prompt"),
+        (["--mm-processor-cache-gb=1"], "--mm-processor-cache-gb"),
         (["--max-num-batched-tokens=8k"], "--max-num-batched-tokens"),
         (["--reasoning-parser", "own"], "--reasoning-parser"),
     ],
@@ -230,7 +229,7 @@ def test_other_types_are_the_users(extra: list[str]) -> None:
         pytest.param(["--swap-space=16"], (0, 32, 0), "has no flag --swap-space", id="A8 gone before"),
         pytest.param(["--disable-log-requests"], (0, 32, 0), "has no flag --disable-log-requests", id="A8 --disable-log-requests"),
         pytest.param(["--enable-metrics"], (0, 32, 0), "has no flag --enable-metrics", id="A8 never there"),
-        (["--custom-histogram-buckets={}"], (0, 31, 0), "vLLM 0.31.0 has no flag --custom-histogram-buckets"),
+        (["--logging-config={}"], (0, 30, 0), "vLLM 0.30.0 has no flag --logging-config"),
         (["--calculate-kv-scales"], (0, 28, 0), "vLLM 0.28.0 has no flag --calculate-kv-scales"),
         (["--enforce-eagre"], (0, 32, 0), "did you mean --enforce-eager?"),
         (["--max-num"], (0, 32, 0), "may mean --max-num-"),
@@ -285,6 +284,39 @@ def test_a_small_step_is_the_users_where_nothing_large_can_come() -> None:
     assert command(["--max-num-batched-tokens", "2048"], modalities=off).args[-1] == "2048"
     assert "2496" in refusal(["--max-num-batched-tokens=2495"])
     assert command(["--max-num-batched-tokens=2496"]).args[-1] == "--max-num-batched-tokens=2496"
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (["--limit-mm-per-prompt.image=2"], "set modalities"),
+        (["--language-model-only"], "set modalities"),
+        (["--custom-histogram-buckets={}"], "slo.ttft.target"),
+        (["--mm-encoder-only"], "remove it"),
+        (["-dpl", "0"], "remove it"),
+        (["-cc.cudagraph_mm_encoder=true"], "set encoder.cudaGraphs"),
+        (["--compilation-config", '{"cudagraph_mm_encoder": true}'], "set encoder.cudaGraphs"),
+    ],
+)
+def test_what_the_rules_of_fields_rest_on_is_no_argument(extra: list[str], said: str) -> None:
+    assert said in refusal(extra)
+
+
+def test_a_connector_that_mixes_images_up_is_for_text_only() -> None:
+    extra = ["--kv-transfer-config", '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}']
+    off = {kind: {"count": 0} for kind in ("image", "video", "audio")}
+    assert "another image" in refusal(extra)
+    assert command(extra, modalities=off).args[-2:] == extra
+
+
+def test_an_argument_that_may_be_a_misspelt_secret_is_not_repeated() -> None:
+    for extra in (["--api=sk-1234"], ["--apikey=sk-1234"], ["--api-kye=sk-12 34"]):
+        assert "sk-12" not in refusal(extra)
+
+
+def test_keys_of_one_flag_add_up() -> None:
+    assert "ArgumentTwice" not in warnings(["--compilation-config.mode=3", "--compilation-config.level=1"])
+    assert "ArgumentTwice" in warnings(["--seed=1", "--seed=2"])
 
 
 def test_what_has_no_effect_on_this_model_is_told() -> None:

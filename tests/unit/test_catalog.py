@@ -75,13 +75,20 @@ def test_the_precision_is_the_one_asked_for_else_what_the_name_says(fields: Any,
         ({"precision": "w4a16"}, "google/gemma-4-E4B-it-qat-w4a16-ct"),
         ({"precision": "fp8", "checkpoint": "x/y"}, "x/y"),
         ({"id": "my/own"}, "my/own"),
+        ({"id": "my/gemma-4-E4B-it-own", "precision": "bf16"}, "my/gemma-4-E4B-it-own"),
+        ({"id": "my/gemma-4-E4B-it-FP8", "precision": "fp8"}, "my/gemma-4-E4B-it-FP8"),
+        ({"id": "google/gemma-4-E4B", "precision": "bf16"}, "google/gemma-4-E4B"),
+        ({"id": "my/own", "precision": "fp8", "source": {"pvc": {"claimName": "a"}}}, "my/own"),
     ],
 )
 def test_the_checkpoint_is_the_users_else_that_of_the_precision_else_the_id(fields: Any, checkpoint: str) -> None:
     assert checkpoint_of(model(**fields)).id == checkpoint
 
 
-@pytest.mark.parametrize("fields", [{"precision": "nvfp4"}, {"id": "my/own", "precision": "bf16"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"precision": "nvfp4"}, {"id": "my/own", "precision": "fp8"}, {"id": "my/gemma-4-E4B-it-own", "precision": "fp8"}],
+)
 def test_a_precision_that_the_catalog_lacks_is_an_error_and_has_no_size(fields: Any) -> None:
     with pytest.raises(KeyError):
         checkpoint_of(model(**fields))

@@ -81,13 +81,27 @@ def speculative(**given: Any) -> dict[str, Any] | None:
     [
         ("google/gemma-4-E2B-it", "google/gemma-4-E2B-it-assistant", 2),
         ("google/gemma-4-E4B-it", "google/gemma-4-E4B-it-assistant", 4),
-        ("RedHatAI/gemma-4-31B-it-FP8-dynamic", "google/gemma-4-31B-it-assistant", 4),
+        ("google/gemma-4-31B-it", "google/gemma-4-31B-it-assistant", 4),
         ("google/gemma-4-26B-A4B-it", "google/gemma-4-26B-A4B-it-assistant", 4),
     ],
 )
 def test_batch_pools_draft_with_the_drafter_of_the_catalog(model: str, drafter: str, tokens: int) -> None:
     expected = {"method": "mtp", "model": drafter, "num_speculative_tokens": tokens}
     assert speculative(pool="batch", model={"id": model}) == expected
+
+
+def test_no_default_drafts_what_is_known_to_be_rejected() -> None:
+    model = {"id": "RedHatAI/gemma-4-31B-it-FP8-dynamic"}
+    assert speculative(pool="batch", model=model) is None
+    assert speculative(pool="batch", model=model, kvCacheDtype="auto")
+    assert speculative(pool="batch", model=model, mtp={"enabled": True})
+
+
+def test_no_default_keeps_the_kv_cache_in_fp8_where_that_is_slower() -> None:
+    model = {"id": "google/gemma-4-E4B-it", "precision": "fp8"}
+    on = {gpu: {"nvidia.com/gpu.product": gpu} for gpu in ("NVIDIA-A100-SXM4-80GB", "NVIDIA-L4")}
+    assert "--kv-cache-dtype" not in args(model=model, nodeSelector=on["NVIDIA-A100-SXM4-80GB"])
+    assert value_after(args(model=model, nodeSelector=on["NVIDIA-L4"]), "--kv-cache-dtype") == "fp8"
 
 
 def test_mtp_is_what_the_user_says() -> None:

@@ -31,7 +31,7 @@ def container(**fields: Any) -> dict[str, Any]:
         ({"tensorParallel": 2, "dataParallel": 2, "gpus": 4, "gpuResource": "amd.com/gpu"}, {"amd.com/gpu": "4"}),
         ({"gpus": 0}, None),
         ({"gpus": 0, "resources": {"limits": {"cpu": 0.5}}}, {"cpu": "500m"}),
-        ({"resources": {"limits": {"nvidia.com/gpu": "2"}}}, {"nvidia.com/gpu": "2"}),
+        ({"tensorParallel": 2, "resources": {"limits": {"nvidia.com/gpu": 2}}}, {"nvidia.com/gpu": "2"}),
     ],
 )
 def test_gpus_are_limits(fields: dict[str, Any], limits: dict[str, str] | None) -> None:
@@ -98,6 +98,11 @@ def test_a_probe_of_the_user_takes_the_place_of_ours(field: str) -> None:
     own = {"httpGet": {"path": "/ready", "port": 9000}, "periodSeconds": 7}
     assert container(**{field: own})[field] == own
     assert container()[field]["httpGet"] == {"path": "/health", "port": "http"}
+
+
+def test_a_probe_without_a_handler_changes_ours() -> None:
+    found = container(startupProbe={"failureThreshold": 900})["startupProbe"]
+    assert found == {**container()["startupProbe"], "failureThreshold": 900}
 
 
 def test_sidecars_volumes_and_mounts_come_after_ours() -> None:
@@ -278,3 +283,12 @@ def test_a_security_context_of_the_user_is_laid_over_ours() -> None:
     assert found["securityContext"]["runAsNonRoot"] is True
     assert found["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
     assert found["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(("mode", "surge"), [("ReadWriteMany", 1), ("ReadWriteOnce", 0)])
+def test_an_update_never_needs_a_second_node_for_a_cache_of_one(mode: str, surge: int) -> None:
+    of = serving(
+        {"interactive": {}}, model={"id": "google/gemma-4-E4B-it", "cache": {"claimName": "c", "accessMode": mode}}
+    )
+    strategy = next(c for c in wanted(of) if c["kind"] == "Deployment")["spec"]["strategy"]["rollingUpdate"]
+    assert strategy == {"maxSurge": surge, "maxUnavailable": 1 - surge}

@@ -119,7 +119,9 @@ def test_an_argument_means_a_flag(argument: str, flag: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "version", "says"),
     [
-        ("--max-num", V32, "'--max-num' may mean --max-num-active-seqs, --max-num-batched-tokens"),
+        ("--max-num", V32, "--max-num may mean --max-num-active-seqs, --max-num-batched-tokens"),
+        ("--api=sk-1", V32, "--api may mean --api-key, --api-server-count: write"),
+        ("--swap-spaces=1 2", V32, "vLLM 0.32.0 has no flag --swap-spaces: "),
         ("--max-model-length", V32, "vLLM 0.32.0 has no flag --max-model-length: did you mean --max-model-len?"),
         ("--max-num-seqs 4", V32, "give the flag and its value as two"),
         ("--calculate-kv-scales", V32, "vLLM 0.32.0 has no flag --calculate-kv-scales, only 0.19.0 to 0.27.1 have it"),

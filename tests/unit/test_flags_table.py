@@ -12,7 +12,7 @@ from tools.flag_table.table import Reading, TableError, aliases, flags, module
 from tools.flag_table.table import choices as choice_rows
 from tools.flag_table.wheels import pins
 
-TABLE = Path(__file__).parents[2] / "operator/gemma_operator/engine/flag_table.py"
+TABLE = Path(__file__).parents[2] / "operator/gemma_operator/engine/flag_table.json"
 V1, V2, V3 = (0, 1, 0), (0, 2, 0), (0, 3, 0)
 
 

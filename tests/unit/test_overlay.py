@@ -34,7 +34,7 @@ TEMPLATE: dict[str, Any] = {
                 "args": ["--model", "m"],
                 "env": [
                     {"name": "HOME", "value": "/cache"},
-                    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                    {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
                 ],
                 "ports": [{"name": "http", "containerPort": 8000, "protocol": "TCP"}],
                 "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5},
@@ -88,8 +88,8 @@ MERGED = [
      "spec.volumes.1", {"name": "cache", "hostPath": {"path": "/x"}}),
     ("the same source is merged", pod(volumes=[{"name": "shm", "emptyDir": {"sizeLimit": "4096Mi"}}]),
      "spec.volumes.0.emptyDir", {"medium": "Memory", "sizeLimit": "4Gi"}),
-    ("a value instead of a reference", engine(env=[{"name": "HF_TOKEN", "value": "x"}]),
-     f"{ENGINE}.env.1", {"name": "HF_TOKEN", "value": "x"}),
+    ("a value instead of a reference", engine(env=[{"name": "TOKEN", "value": "x"}]),
+     f"{ENGINE}.env.1", {"name": "TOKEN", "value": "x"}),
     ("a reference instead of a value", engine(env=[{"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
      f"{ENGINE}.env.0", {"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
     ("an empty value", engine(env=[{"name": "HOME", "value": ""}]), f"{ENGINE}.env.0", {"name": "HOME"}),
@@ -130,6 +130,7 @@ def test_the_overlay_is_merged_as_kubernetes_merges(overlay: dict[str, Any], pat
 
 
 REFUSED = [
+    (engine(env=[{"name": "HF_TOKEN", "value": "x"}]), ".spec.containers[0].env[0].value: HF_TOKEN is a secret"),
     ({"spec": {"tolerations": [{"effct": "x"}]}}, ".spec.tolerations[0].effct: unknown field; did you mean effect?"),
     ({"metadata": {"labels": {"gemmaserving.dev/serving": "b"}}}, ".metadata.labels['gemmaserving.dev/serving']: it is the operator's"),
     ({"metadata": {"labels": {"gemmaserving.dev/pool": "b"}}}, ".metadata.labels['gemmaserving.dev/pool']: it is the operator's"),

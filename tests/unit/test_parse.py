@@ -36,7 +36,7 @@ def test_a_name_and_a_model_are_enough() -> None:
         ({"modle": {}}, "spec.modle", "", "unknown field"),
         (pool(replica=3), "spec.pools.interactive.replica", "", "unknown field"),
         ({"model": {}}, "spec.model.id", "", "required"),
-        ({"model": "google/gemma-4-E4B-it"}, "spec.model", "gemma-4-E4B-it", "dictionary"),
+        ({"model": "google/gemma-4-E4B-it"}, "spec.model", "gemma-4-E4B-it", "must be a map"),
         ({"model": {"id": ""}}, "spec.model.id", "''", "at least 1 character"),
         *(({"model": {"id": "m", **field}}, f"spec.model.{next(iter(field))}", "-x", "should match pattern '^[^-]'") for field in (
             {"id": "-x"}, {"revision": "-x"}, {"servedName": "-x"}, {"aliases": ["-x"]}, {"checkpoint": "-x"})),
@@ -65,9 +65,11 @@ def test_a_name_and_a_model_are_enough() -> None:
         (pool(env=[{"name": "1A"}]), "spec.pools.interactive.env.0.name", "", "should match pattern"),
         ({"engine": {"imagePullSecrets": ["a", "a"]}}, "spec.engine.imagePullSecrets", "'a'", "remove all but one"),
         ({"engine": {"version": "newest"}}, "spec.engine.version", "'newest'", "should match pattern"),
-        (pool(extraArgs=[None]), "spec.pools.interactive.extraArgs.0", "", "valid string"),
+        (pool(extraArgs=[None]), "spec.pools.interactive.extraArgs.0", "", "put it in quotes"),
+        (pool(max_num_seqs=4), "spec.pools.interactive.max_num_seqs", "", "unknown field"),
+        (pool(replicas=3), "spec.pools.interactive.replicas", "value 3", "must be a map"),
         ([], "spec.model", "", "required"),
-        ("x", "spec", "'x'", "dictionary"),
+        ("x", "spec", "'x'", "must be a map"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_field_value_and_what_is_allowed(spec: Any, field: str, value: str, remedy: str) -> None:

@@ -38,7 +38,7 @@ EVERYTHING: dict[str, Any] = {
     "pipelineParallel": 2,
     "apiServers": 2,
     "drainSeconds": 60,
-    "extraArgs": ["--enforce-eager", "--seed=$(X)"],
+    "extraArgs": ["--enforce-eager", "--tokenizer=$(X)"],
 }
 MODEL = {
     "id": "google/gemma-4-E4B-it", "revision": "main", "servedName": "chat", "aliases": ["gemma"], "loadFormat": "safetensors",
@@ -82,7 +82,7 @@ def test_a_reason_names_the_field_the_default_or_the_rule() -> None:
         ("--dtype bfloat16", "rule: Gemma 4 answers only <pad> in fp16"),
         ("--port 8000", "operator: Service, probes and metrics use it"),
         ("--enforce-eager", "spec.pools.interactive.extraArgs"),
-        ("--seed=$(X)", "spec.pools.interactive.extraArgs"),
+        ("--tokenizer=$(X)", "spec.pools.interactive.extraArgs"),
         ("HF_TOKEN=(from a Secret)", "spec.model.tokenSecretRef"),
     ]:
         line = next(line for line in text.splitlines() if line.strip().startswith(flag))

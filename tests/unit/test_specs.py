@@ -35,7 +35,8 @@ FULL: dict[str, Any] = {
     },
     "pools": {
         "batch": {
-            "class": "batch", "replicas": {"min": 0, "max": 4}, "scaling": {"backlogQuery": "q", "deadline": "6h"}, "slo": {"ttft": {"percentile": 90, "target": "10s"}},
+            "class": "batch", "replicas": {"min": 0, "max": 4}, "scaling": {"backlogQuery": "q", "deadline": "6h"},
+            "slo": {"ttft": {"percentile": 90, "target": "10s"}},
             "prefixCaching": {"enabled": True, "hash": "sha256", "salt": 3}, "mtp": {"enabled": True, "tokens": 2, "assistant": "a/b"},
             "modalities": {"image": {"count": 1, "softTokens": 280}, "video": {"count": 1, "frames": 4, "fps": 1}, "audio": {"count": 1}},
             "encoder": {"cudaGraphs": {"enabled": False, "tokenBudgets": [280], "maxItems": 2}, "processorCacheGb": 1},

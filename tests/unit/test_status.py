@@ -20,7 +20,12 @@ from tests.unit.builders import serving
 from tests.unit.test_scaling_status import GONE, MET, MISSED, POLICY, UNSURE, decided, known
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
-AUTO = serving({"interactive": {"replicas": {"min": 1, "max": 5}}, "batch": {"replicas": {"min": 0, "max": 2}, "scaling": {"backlogQuery": "q"}}})
+AUTO = serving(
+    {
+        "interactive": {"replicas": {"min": 1, "max": 5}},
+        "batch": {"replicas": {"min": 0, "max": 2}, "scaling": {"backlogQuery": "q"}},
+    }
+)
 PULL = Problem("ImagePullFailed", "Pod p can't pull image x", terminal=True)
 NO_NODE = Problem("Unschedulable", "Pod p: no node has a GPU left", terminal=False)
 

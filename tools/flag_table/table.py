@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import wrap
@@ -84,30 +85,14 @@ def _spans(each: Mapping[Version, Mapping[str, str]], versions: Mapping[Version,
 
 
 def module(readings: Mapping[Version, Reading]) -> str:
-    """The text of gemma_operator/engine/flag_table.py."""
+    """The text of gemma_operator/engine/flag_table.json: one row a line."""
     since = inverses_since(readings)
-    return "\n".join(_lines(readings, since)) + "\n"
+    tables = {"flags": flags(readings), "aliases": aliases(readings, since), "choices": choices(readings)}
+    head = {"versions": sorted(readings), "inverses_since": since}
+    parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    parts += [f"{json.dumps(name)}: [\n{_rows(rows)}\n]" for name, rows in tables.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _lines(readings: Mapping[Version, Reading], since: Version) -> Iterator[str]:
-    yield '"""Flags of vLLM\'s API server by version; written by `make flags` from each version\'s parser. Do not edit."""'
-    yield ""
-    yield "Version = tuple[int, int, int]"
-    yield "Row = tuple[str, str, Version, Version]"
-    yield ""
-    yield "VERSIONS: tuple[Version, ...] = ("
-    for _, minor in groupby(sorted(readings), key=lambda v: v[1] // 4):
-        yield f"    {', '.join(map(str, minor))},"
-    yield ")  # fmt: skip"
-    yield "# From this version on `--disable-x` is a spelling of `--no-enable-x`, and `--enable-x` of `--no-disable-x`."
-    yield f"INVERSES_SINCE: Version = {since}"
-    titles = {
-        "FLAGS": ("(flag, kind, first version, last version); the kinds are explained in flags.py", flags(readings)),
-        "ALIASES": ("(other spelling, flag, first version, last version)", aliases(readings, since)),
-        "CHOICES": ("(flag, values, first version, last version)", choices(readings)),
-    }
-    for name, (comment, rows) in titles.items():
-        yield f"# {comment}"
-        yield f"{name}: tuple[Row, ...] = ("
-        yield from (f"    {row},".replace("'", '"') for row in rows)
-        yield ")"
+def _rows(rows: Sequence[Row]) -> str:
+    return ",\n".join(json.dumps(row) for row in rows)

@@ -31,6 +31,8 @@ _LEAVES: dict[str, dict[str, Any]] = {
 }
 # "" means "no class" in a claim, which is not what an absent field means. Elsewhere it means nothing, or is refused.
 _EMPTY_IS_A_VALUE = ("storageClassName", "volumeAttributesClassName")
+# Variables that hold a secret: their value comes from one.
+SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _BITS = {"int32": 31, "int64": 63}
 _SAID = {
     "string": "a string",
@@ -146,6 +148,10 @@ def _struct(node: Node, name: str, value: Mapping[str, Any], path: str, patches:
             out[field] = checked(known[field], item, f"{path}.{field}", patches)
     if missing := [field for field in TYPES[name].get("required", ()) if field not in out]:
         raise ValueError(f"{path}.{missing[0]}: required")
+    if name == "EnvVar" and out.get("value") and out["name"] in SECRET_VARIABLES:
+        raise ValueError(
+            f"{path}.value: {out['name']} is a secret, which must not stand in the spec; use valueFrom.secretKeyRef"
+        )
     chosen = [field for field in sorted(unions(node)) if out.get(field, "") != ""]
     if len(chosen) > 1:
         raise ValueError(f"{path}: {' and '.join(chosen)} are both set; keep one")

@@ -89,7 +89,7 @@ class Cache(ApiModel):
     storage_class_name: Annotated[str, Field(max_length=253)] | None = None
     """Storage class of that claim; "" for none, the cluster's default where absent."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteMany"
-    """ReadWriteOnce ties all engines to one node."""
+    """ReadWriteOnce ties all engines to one node, and an update stops the old engine before the new one starts."""
 
     RULES = (
         Rule(
@@ -168,5 +168,17 @@ class Model(ApiModel):
             lambda m: m.revision is None or m.source is None or m.source.hub is not None,
             "revision is for a hub, and source names something else: remove one of the two",
             shows=("revision",),
+        ),
+        Rule(
+            "store-is-streamed",
+            "!has(self.source) || !has(self.source.objectStore) || !has(self.loadFormat) || "
+            "self.loadFormat in ['auto', 'runai_streamer', 'runai_streamer_sharded']",
+            lambda m: (
+                not (m.source and m.source.object_store)
+                or m.load_format in (None, "auto", "runai_streamer", "runai_streamer_sharded")
+            ),
+            "an object store is read by runai_streamer or runai_streamer_sharded: remove loadFormat, or use one of them",
+            shows=("loadFormat",),
+            source="vLLM config/vllm.py",
         ),
     )

@@ -22,12 +22,17 @@ def parse(body: Mapping[str, Any]) -> GemmaServing:
     if not meta.get("name"):
         raise InvalidServing("metadata.name: required")
     try:
-        return GemmaServing(
-            namespace=meta.get("namespace") or "default",
-            name=meta["name"],
-            uid=meta.get("uid") or "",
-            generation=meta.get("generation") or 0,
-            spec=_without_nulls(body.get("spec")) or {},
+        # The API server drops a field in Python's spelling (max_num_seqs); we must not know it either.
+        return GemmaServing.model_validate(
+            {
+                "namespace": meta.get("namespace") or "default",
+                "name": meta["name"],
+                "uid": meta.get("uid") or "",
+                "generation": meta.get("generation") or 0,
+                "spec": _without_nulls(body.get("spec")) or {},
+            },
+            by_alias=True,
+            by_name=False,
         )
     except ValidationError as error:
         raise InvalidServing("; ".join(_sentence(problem) for problem in error.errors()[:5])) from error
@@ -47,6 +52,20 @@ _PRIVATE = {"env", "tokenSecretRef", "apiKeySecretRef"}
 _NAMES_A_SECRET = re.compile(r"api.?key|token", re.IGNORECASE)
 
 
+_WANTED = {
+    "model_type": "must be a map",
+    "dict_type": "must be a map",
+    "list_type": "must be a list, one item per line with a hyphen",
+    "string_type": "must be a string: put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+}
+
+
 def _sentence(problem: Any) -> str:
     # A field's name and a value may hold line breaks.
     return " ".join(_said(problem).split())
@@ -59,6 +78,7 @@ def _said(problem: Any) -> str:
         return f"{path}: unknown field"
     if problem["type"] == "missing":
         return f"{path}: required"
+    text = _WANTED.get(problem["type"], text)
     value = problem.get("input")
     plain = isinstance(value, (str, int, float, bool)) and _PRIVATE.isdisjoint(problem["loc"])
     plain = plain and not _NAMES_A_SECRET.search(str(value))

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from gemma_operator.api.base import ApiModel, Labels, Name, Rule, distinct
 from gemma_operator.api.kubernetes import (
+    SECRET_VARIABLES,
     Affinity,
     Containers,
     EnvFrom,
@@ -30,8 +31,6 @@ from gemma_operator.api.values import Quantity, Schema
 OWN_VOLUMES = {
     "shm": "/dev/shm", "cache": "/cache", "tmp": "/tmp", "model": "/models", "chat-template": "/etc/gemma/chat-template",
 }  # fmt: skip
-# Variables that hold a secret: their value comes from one.
-_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class EnvVar(ApiModel):
@@ -47,8 +46,8 @@ class EnvVar(ApiModel):
     RULES = (
         Rule(
             "no-secret-in-env",
-            f"!has(self.value) || !(self.name in {list(_SECRETS)})",
-            lambda e: e.value is None or e.name not in _SECRETS,
+            f"!has(self.value) || !(self.name in {list(SECRET_VARIABLES)})",
+            lambda e: e.value is None or e.name not in SECRET_VARIABLES,
             "a secret must not stand in the spec: use valueFrom.secretKeyRef, model.tokenSecretRef or engine.apiKeySecretRef",
             shows=("name",),
             source="research/gitops.md 6",
@@ -127,11 +126,11 @@ class PodSettings(ApiModel):
     security_context: SecurityContext | None = None
     """As in a container; laid over ours, which drops all capabilities."""
     startup_probe: Probe | None = None
-    """As in a Pod, instead of ours, which waits as long as the model's size asks for."""
+    """As in a Pod, instead of ours, which waits as long as the model's size asks for; without a handler it changes ours."""
     readiness_probe: Probe | None = None
-    """As in a Pod, instead of ours."""
+    """As in a Pod, instead of ours; without a handler it changes ours."""
     liveness_probe: Probe | None = None
-    """As in a Pod, instead of ours."""
+    """As in a Pod, instead of ours; without a handler it changes ours."""
     pod_template: PodTemplateOverlay | None = None
     """What has no field of its own: part of a Pod template, merged over ours as kubectl patch does ($patch: delete removes)."""
 

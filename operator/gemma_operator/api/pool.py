@@ -145,7 +145,7 @@ class Pool(PodSettings):
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.99)] | None = None
     """Share of a GPU's memory for the engine (--gpu-memory-utilization); vLLM's 0.92 where absent."""
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8"] | None = None
-    """Type of the KV cache (--kv-cache-dtype); fp8 for the precisions fp8 and nvfp4, auto else, where absent."""
+    """Type of the KV cache (--kv-cache-dtype); where absent, fp8 for the precisions fp8 and nvfp4 on Ada and newer or an unknown GPU, auto else."""
     kv_offload: KvOffload | None = None
     """KV cache in the Pod's memory; none where absent."""
     tensor_parallel: Annotated[int, Field(ge=1, le=16)] = 1
@@ -156,7 +156,7 @@ class Pool(PodSettings):
     """Copies of the model in one engine (--data-parallel-size)."""
     api_servers: Annotated[int, Field(ge=1, le=16)] | None = None
     """Processes that take requests and prepare media (--api-server-count); more for a pool whose media keep one
-    busy. One per copy of the model where absent."""
+    busy. One where absent."""
     gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     """GPUs per engine; tensorParallel x pipelineParallel x dataParallel where absent; 0 for an engine that runs on CPU."""
     drain_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None

@@ -13,6 +13,13 @@ from gemma_operator.engine.environment import startup_budget_seconds
 PULL_BUDGET_SECONDS = 600
 
 
+def _rolling(serving: GemmaServing) -> dict[str, int]:
+    """A new engine before an old one goes; the other way round where the cache can't be mounted on a second node."""
+    cache = serving.spec.model.cache
+    alone = cache is not None and cache.access_mode == "ReadWriteOnce"
+    return {"maxSurge": 0, "maxUnavailable": 1} if alone else {"maxSurge": 1, "maxUnavailable": 0}
+
+
 def deployment(serving: GemmaServing, pool: str, engine: Engine, defaults: Defaults) -> dict[str, Any]:
     """The Deployment of a pool, without `spec.replicas`: who owns that is decided in plan.py.
 
@@ -24,7 +31,7 @@ def deployment(serving: GemmaServing, pool: str, engine: Engine, defaults: Defau
         "metadata": names.metadata(serving, pool),
         "spec": {
             "selector": {"matchLabels": names.selector(serving.name, pool)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(serving)},
             "progressDeadlineSeconds": startup_budget_seconds(engine.view) + PULL_BUDGET_SECONDS,
             "revisionHistoryLimit": 3,
             "template": pod_template(serving, pool, engine, defaults),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gemma_operator.api.kubernetes import node_at, unions
 from gemma_operator.api.pod import OWN_VOLUMES
 from gemma_operator.api.pool import PoolClass
 from gemma_operator.api.serving import GemmaServing
@@ -26,6 +27,7 @@ USER = 2000
 PRESTOP_SECONDS = 10
 GRACE_MARGIN_SECONDS = 10
 STARTUP_PERIOD_SECONDS = 2
+_PROBE = node_at("Probe")
 # Flags that don't change what is compiled: pools that differ only by these share their cache.
 _NOT_COMPILED = (
     "--served-model-name", "--host", "--port", "--shutdown-timeout", "--api-server-count", "--custom-histogram-buckets",
@@ -190,9 +192,9 @@ def _container(engine: Engine) -> dict[str, Any]:
         "envFrom": [*_store_secret(engine), *pool.env_from],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": _resources(engine),
-        "startupProbe": pool.startup_probe or startup,
-        "readinessProbe": pool.readiness_probe or {**health, "periodSeconds": 5, "failureThreshold": 3},
-        "livenessProbe": pool.liveness_probe or {**health, "periodSeconds": 20, "failureThreshold": 6},
+        "startupProbe": _probe(pool.startup_probe, startup),
+        "readinessProbe": _probe(pool.readiness_probe, {**health, "periodSeconds": 5, "failureThreshold": 3}),
+        "livenessProbe": _probe(pool.liveness_probe, {**health, "periodSeconds": 20, "failureThreshold": 6}),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRESTOP_SECONDS}}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -203,6 +205,11 @@ def _container(engine: Engine) -> dict[str, Any]:
         "volumeMounts": [*_mounts(mounted, {"model": True, "chat-template": True}), *pool.volume_mounts],
     }
     return _set_only(container)
+
+
+def _probe(own: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The user's probe; one that says not what to ask changes ours."""
+    return own if own and unions(_PROBE) & own.keys() else {**ours, **(own or {})}
 
 
 def _variables(engine: Engine) -> list[dict[str, Any]]:

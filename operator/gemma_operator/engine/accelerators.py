@@ -14,6 +14,7 @@ PRODUCT_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", 
 class Architecture(IntEnum):
     """NVIDIA's generations, oldest first."""
 
+    VOLTA = 6
     TURING = 7
     AMPERE = 8
     ADA = 9
@@ -50,6 +51,7 @@ ACCELERATORS = (
     Accelerator("a10g", Architecture.AMPERE, 24, 70),
     Accelerator("a10", Architecture.AMPERE, 24, 125),
     Accelerator("t4", Architecture.TURING, 16, 0),
+    Accelerator("v100", Architecture.VOLTA, 16, 0),
 )
 
 

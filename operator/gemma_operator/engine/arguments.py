@@ -24,9 +24,14 @@ RESERVED = {
     "--data-parallel-hybrid-lb": "remove it", "--data-parallel-rank": "remove it", "--data-parallel-start-rank": "remove it",
     "--nnodes": "remove it", "--node-rank": "remove it", "--api-server-count": "set apiServers", "--tensor-parallel-size": "set tensorParallel",
     "--pipeline-parallel-size": "set pipelineParallel", "--data-parallel-size": "set dataParallel",
+    "--data-parallel-size-local": "remove it", "--mm-encoder-only": "remove it",
+    "--limit-mm-per-prompt": "set modalities", "--language-model-only": "set modalities",
+    "--custom-histogram-buckets": "remove it, slo.ttft.target has an edge of its own",
 }  # fmt: skip
 # Flags that hold a secret -> where it belongs.
 SECRETS = {"--api-key": "engine.apiKeySecretRef", "--hf-token": "model.tokenSecretRef"}
+# Flags that name a store for KV cache.
+_CONNECTORS = ("--kv-transfer-config", "--kv-offloading-backend")
 # research/vllm.md 1.5: these have no effect on Gemma 4.
 WITHOUT_EFFECT = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-encoder-attn-dtype")
 
@@ -36,7 +41,14 @@ _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 # More digits, or another suffix, are more than any budget.
 _COUNT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([kK]?)")
 # Most values that may follow a flag, by its kind in the table.
-_MOST = {"flag": 0, "switch": 0, "value": 1, "json": 1, "optional": 1}
+_MOST = {"flag": 0, "switch": 0, "value": 1, "int": 1, "float": 1, "count": 1, "json": 1, "optional": 1}
+_NOT_NUMBERS = {("--max-model-len", "auto")}
+# What Python's int() and float() take, and vLLM's human_readable_int (utils/argparse_utils.py); -1 stands for "as much as fits".
+_NUMBERS = {
+    "int": (re.compile(r"\s*[+-]?\d+\s*"), "a whole number"),
+    "float": (re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"), "a number"),
+    "count": (re.compile(r"\s*(-1|\d+(\.\d+)?[kKmMgGtT]|\d+)\s*"), "a whole number, or one such as 4k"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,9 @@ def findings(view: PoolView, ours: set[str]) -> Iterator[Finding]:
         yield Finding("InvalidArgument", "refuse", text)
     for argument in arguments:
         yield from _one(view, argument, f"{where}[{argument.index}]")
-    for flag, times in Counter(argument.flag for argument in arguments).items():
+    # Dotted keys of one flag add up.
+    whole = (argument.flag for argument in arguments if "." not in argument.written)
+    for flag, times in Counter(whole).items():
         if times > 1:
             yield Finding("ArgumentTwice", "warn", f"{where}: {flag} is there {times} times; vLLM takes the last")
     if replaced := sorted({argument.flag for argument in arguments} & ours):
@@ -134,6 +148,24 @@ def _one(view: PoolView, argument: Argument, where: str) -> Iterator[Finding]:
             f"takes {view.smallest_budget} tokens; raise it, or switch that modality off"
         )
         yield Finding("BudgetTooSmall", "refuse", text)
+    elif argument.flag == "--compilation-config" and "cudagraph_mm_encoder" in " ".join(
+        (argument.written, *argument.values)
+    ):
+        text = (
+            f"{where}: cudagraph_mm_encoder gives most frames of a video the picture of another: set "
+            "encoder.cudaGraphs instead, which sees to that"
+        )
+        yield Finding("GraphsByArgument", "refuse", text)
+    elif (
+        argument.flag in _CONNECTORS
+        and "lmcache" in " ".join(argument.values).lower()
+        and not view.pool.modalities.text_only
+    ):
+        text = (
+            f"{where}: LMCache may give a request the KV cache of another image (LMCache#4086): use another connector, "
+            "or set all counts of modalities to 0"
+        )
+        yield Finding("ConnectorUnsafe", "refuse", text)
     elif argument.flag in WITHOUT_EFFECT:
         yield Finding(
             "ArgumentWithoutEffect", "warn", f"{where}: {argument.written} has no effect on Gemma 4's encoder"
@@ -145,11 +177,14 @@ def _problem(view: PoolView, flag: Flag, argument: Argument) -> str | None:
     values = argument.values
     if flag.kind in ("flag", "switch") and values:
         return f"takes no value, and has {values[0]!r:.60}: remove it"
-    if flag.kind in ("value", "json", "values") and not values:
+    if flag.kind not in ("flag", "switch", "optional") and not values:
         return "needs a value: add it as the next item, or after ="
     allowed = choices(flag.name, view.version)
     if allowed and (wrong := [value for value in values if value not in allowed]):
         return f"is {wrong[0]!r:.60}: allowed are {', '.join(sorted(allowed))}"
+    pattern, wanted = _NUMBERS.get(flag.kind, (None, ""))
+    if pattern and not pattern.fullmatch(values[0]) and (flag.name, values[0]) not in _NOT_NUMBERS:
+        return f"is {values[0]!r:.60}: it must be {wanted}"
     if flag.kind == "json" and "." not in argument.written and not _is_json(values[0]):
         return f"is {values[0]!r:.60}: it must be JSON"
     return None

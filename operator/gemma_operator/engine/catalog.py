@@ -134,26 +134,34 @@ def lookup(model_id: str) -> CatalogModel | None:
     return next((model for model in MODELS if tail.startswith(f"gemma-4-{model.size.lower()}")), None)
 
 
+def published(model_id: str) -> CatalogModel | None:
+    """The catalog's entry of which `model_id` is one of the checkpoints; None for anybody else's weights, of whatever size."""
+    return next((model for model in MODELS if any(c.id == model_id for c in model.checkpoints.values())), None)
+
+
 def precision_of(model: Model) -> Precision:
     """Number format of the weights: the one asked for, else what the name of the checkpoint says, else bf16."""
-    if model.precision:
-        return model.precision
-    name = (model.checkpoint or model.id).lower()
+    return model.precision or _named(model.checkpoint or model.id)
+
+
+def _named(model_id: str) -> Precision:
     marks: tuple[tuple[str, Precision], ...] = (("nvfp4", "nvfp4"), ("fp8", "fp8"), ("w4a16", "w4a16"))
-    return next((precision for mark, precision in marks if mark in name), "bf16")
+    return next((precision for mark, precision in marks if mark in model_id.lower()), "bf16")
 
 
 def checkpoint_of(model: Model) -> Checkpoint:
-    """The weights to load. Raises KeyError where the catalog has none of the precision asked for."""
+    """The weights to load. Raises KeyError where the catalog has none of the precision asked for.
+
+    Weights that aren't the catalog's (a fine-tune) or don't come from a hub are never exchanged for another checkpoint.
+    """
     if model.checkpoint:
         return Checkpoint(model.checkpoint)
-    entry = lookup(model.id)
-    if model.precision is None:
-        known = (c for m in MODELS for c in m.checkpoints.values() if c.id == model.id)
-        return next(known, Checkpoint(model.id))
-    if entry is None or model.precision not in entry.checkpoints:
-        raise KeyError(model.precision)
-    return entry.checkpoints[model.precision]
+    if entry := published(model.id):
+        return entry.checkpoints[model.precision or _named(model.id)]
+    mounted = model.source is not None and model.source.hub is None
+    if mounted or model.precision in (None, _named(model.id)):
+        return Checkpoint(model.id)
+    raise KeyError(model.precision)
 
 
 def weight_bytes(model: Model) -> int | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gemma_operator.api.values import quantity_value
 from gemma_operator.engine.accelerators import Architecture
-from gemma_operator.engine.catalog import MODELS
+from gemma_operator.engine.catalog import MODELS, published
 from gemma_operator.engine.findings import Finding, Severity
-from gemma_operator.engine.settings import MTP_SINCE, mtp_config
+from gemma_operator.engine.settings import MTP_SINCE, mtp_config, rejects_drafts
 from gemma_operator.engine.versions import NEWEST, Version, spell
 from gemma_operator.engine.view import PoolView
 
@@ -54,11 +55,11 @@ def _precision(view: PoolView) -> str | None:
     if view.checkpoint is not None:
         return None
     model = view.spec.model
-    offered = ", ".join(sorted(view.known_model.checkpoints)) if view.known_model else ""
+    entry = published(model.id)
     known = (
-        f"the catalog has {offered} of it"
-        if offered
-        else f"the catalog doesn't know it ({', '.join(m.size for m in MODELS)})"
+        f"the catalog has {', '.join(sorted(entry.checkpoints))} of it"
+        if entry
+        else f"the catalog doesn't know it ({', '.join(m.size for m in MODELS)} as published)"
     )
     return (
         f"model.precision is {model.precision}, and {known} for model {model.id!r}: set model.checkpoint to "
@@ -95,10 +96,12 @@ def _drafter(view: PoolView) -> str | None:
     if not (own and own.enabled):
         return None
     if mtp_config(view) is None:
-        return (
-            f"{view.path}.mtp is on, but the catalog has no drafter for model {view.spec.model.id!r}: set "
-            "mtp.assistant, or mtp.enabled to false"
+        why = (
+            f"the catalog has no drafter for model {view.spec.model.id!r}"
+            if view.known_model is None
+            else "the model comes from no hub that its drafter could be fetched from"
         )
+        return f"{view.path}.mtp is on, but {why}: set mtp.assistant, or mtp.enabled to false"
     if _before(view, MTP_SINCE):
         return (
             f"{view.path}.mtp is on, but Gemma 4's MTP needs vLLM 0.26 or newer: raise engine.image, or set "
@@ -264,17 +267,17 @@ def _mixed_images(view: PoolView) -> str | None:
     )
 
 
-def _video_027(view: PoolView) -> str | None:
-    if not view.pool.modalities.video.count or view.version[:2] != (0, 27):
+def _engine_027(view: PoolView) -> str | None:
+    if view.version[:2] != (0, 27):
         return None
     return (
-        f"{view.path}: videos crash vLLM 0.27 on a GPU (vllm#52441): {_upgrade((0, 28, 0))}, or set "
-        "modalities.video.count to 0"
+        "engine: vLLM 0.27 as published can't load Gemma 4 (transformers 5.15: vllm#51744, #52768), and videos crash it "
+        f"on a GPU (vllm#52441): {_upgrade((0, 28, 0))}"
     )
 
 
 def _mtp_fp8_kv(view: PoolView) -> str | None:
-    if view.kv_cache_dtype != "fp8" or not view.known_model or view.known_model.size != "31B" or not mtp_config(view):
+    if not rejects_drafts(view) or not mtp_config(view):
         return None
     return (
         f"{view.path}: with a KV cache in fp8, 31B's drafts were hardly ever accepted (vllm#41789: 0.2 %): "
@@ -297,6 +300,40 @@ def _claims(view: PoolView) -> str | None:
     if missing is None:
         return None
     return f"{view.path}.resources.claims: {missing!r} is not in {view.path}.resourceClaims: add it there, or remove it"
+
+
+def _hash(view: PoolView) -> str | None:
+    own = view.pool.prefix_caching
+    if not (own and own.enabled and own.hash and own.hash.startswith("xxhash")):
+        return None
+    return (
+        f"{view.path}.prefixCaching.hash is {own.hash}: vLLM comes without the package xxhash, and exits where it is missing: "
+        "use sha256 or sha256_cbor, or an engine.image that has it"
+    )
+
+
+def _host_memory(view: PoolView) -> str | None:
+    pool, limit = view.pool, view.pool.resources.limits.get("memory")
+    # research/vllm.md 4: each API server and each copy of the model keeps a processor cache.
+    caches = (pool.encoder.processor_cache_gb or 0) * ((pool.api_servers or 1) + pool.data_parallel)
+    gib = caches + (pool.kv_offload.size_gib if pool.kv_offload else 0)
+    if limit is None or not gib or int(gib * GIB) + quantity_value(pool.shm) < quantity_value(limit):
+        return None
+    return (
+        f"{view.path}.resources.limits.memory is {limit}, and kvOffload.sizeGib, encoder.processorCacheGb (for each process) "
+        f"and sharedMemory ({pool.shm}) need {gib:g} GiB and that: raise the limit, or lower one of them"
+    )
+
+
+def _gpus(view: PoolView) -> str | None:
+    resource, count = view.pool.gpu_resource, view.pool.gpu_count
+    asked = view.pool.resources.limits.get(resource)
+    if asked is None or quantity_value(asked) == count:
+        return None
+    return (
+        f"{view.path}.resources.limits[{resource}] is {asked}, and tensorParallel x pipelineParallel x dataParallel (or gpus) "
+        f"is {count}: remove the limit, it is written for you, or change tensorParallel"
+    )
 
 
 def _admission(view: PoolView) -> str | None:
@@ -322,6 +359,8 @@ CHECKS = (
     Check("GraphsUnavailable", "refuse", "encoder graphs before 0.27.1, or without an encoder", "research/vllm.md 1.4", _graphs_version),
     Check("BatchedEncoderUnavailable", "refuse", "batchedEncoder Required before 0.22", "research/vllm.md 1.1", _batched_encoder),
     Check("ClaimMissing", "refuse", "a container's claim that the Pod doesn't have", "Kubernetes core/v1", _claims),
+    Check("GpuCount", "refuse", "another number of GPUs in resources than the engine uses", "research/practice.md A21", _gpus),
+    Check("HostMemoryShort", "refuse", "a memory limit below what is kept in memory for sure", "research/vllm.md 4", _host_memory),
     Check("NoBf16", "refuse", "a GPU without bf16", "research/vllm.md 3", _turing),
     Check("EngineVersionUnknown", "warn", "a version newer than the flag table", "design.md", _newer),
     Check("PrecisionUnsuited", "warn", "nvfp4 before Blackwell", "research/vllm.md 3", _fp4),
@@ -330,8 +369,9 @@ CHECKS = (
     Check("MemoryShort", "warn", "weights or one request don't fit the GPU", "research/vllm.md 7 item 11, practice.md A11", _memory),
     Check("KnownBadCheckpoint", "warn", "a checkpoint that answers <pad> on this version", "research/vllm.md 7 item 30", _bad_checkpoint),
     Check("KnownBadEngine", "warn", "images before 0.22", "research/vllm.md 7 items 1, 2", _mixed_images),
-    Check("KnownBadEngine", "warn", "video on 0.27", "research/vllm.md 7 item 6", _video_027),
+    Check("KnownBadEngine", "warn", "0.27", "research/vllm.md 7 items 6, 8, 28", _engine_027),
     Check("MtpIneffective", "warn", "MTP of 31B with an fp8 KV cache", "research/vllm.md 2", _mtp_fp8_kv),
     Check("CachePerProcess", "warn", "a processor cache with several processes", "research/vllm.md 4", _cache_of_processors),
+    Check("HashUnavailable", "warn", "a hash whose package vLLM doesn't bring", "vLLM utils/hashing.py", _hash),
     Check("AdmissionTooTight", "warn", "a queue limit below one step", "vLLM v1/engine/async_llm.py", _admission),
 )  # fmt: skip

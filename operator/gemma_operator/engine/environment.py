@@ -16,6 +16,8 @@ STARTUP_FLOOR_SECONDS = 900
 LOAD_BYTES_PER_SECOND = 50e6
 STARTUP_UNKNOWN_SECONDS = 1800
 STARTUP_CEILING_SECONDS = 7200
+# What Kubernetes takes where a probe doesn't say (core/v1 Probe.periodSeconds).
+KUBERNETES_PERIOD_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class Variable:
 
 def startup_budget_seconds(view: PoolView) -> int:
     """How long an engine may take to start: from the size of its weights, read at LOAD_BYTES_PER_SECOND, and compilation."""
+    own = view.pool.startup_probe or {}
+    if own.get("failureThreshold"):
+        return int(own["failureThreshold"] * own.get("periodSeconds", KUBERNETES_PERIOD_SECONDS))
     if (size := view.weight_bytes) is None:
         return STARTUP_UNKNOWN_SECONDS
     seconds = STARTUP_FLOOR_SECONDS + size / LOAD_BYTES_PER_SECOND

@@ -22,8 +22,8 @@ class UnknownFlag(ValueError):
 class Flag:
     """One flag: its positive spelling, its kind, and the first and last version that take it.
 
-    Kinds: `flag` (no value), `switch` (no value, `--no-` turns it off), `value` (one), `json` (one, in JSON; dotted keys
-    set parts of it), `optional` (one or none), `values` (one or more).
+    Kinds: `flag` (no value), `switch` (no value, `--no-` turns it off), `value` (one), `int`, `float` and `count` (one
+    number; a count may end in k or M), `json` (one, in JSON; dotted keys set parts of it), `optional` (one or none), `values` (one or more).
     """
 
     name: str
@@ -111,8 +111,8 @@ def spellings(version: Version) -> Mapping[str, str]:
 
 def _refusal(argument: str, name: str, meant: list[str], version: Version) -> str:
     if meant:
-        return f"{argument!r} may mean {', '.join(meant[:5])}: write the one that is meant in full"
-    if " " in argument:
+        return f"{name} may mean {', '.join(meant[:5])}: write the one that is meant in full"
+    if " " in name:
         return f"{argument!r} is one argument: give the flag and its value as two, or join them by ="
     spans = [f"{spell(since)} to {spell(until)}" for flag, _, since, until in FLAGS if flag == name]
     if spans:

@@ -206,10 +206,10 @@ def mtp_config(view: PoolView) -> dict[str, Any] | None:
     own, entry = view.pool.mtp, view.known_model
     if not (own.enabled if own else view.defaults.mtp):
         return None
-    # A model that isn't from a hub may have no network to fetch the catalog's drafter with.
-    if own is None and (entry is None or view.version < MTP_SINCE or not view.on_hub):
+    if own is None and (view.version < MTP_SINCE or rejects_drafts(view)):
         return None
-    assistant = (own.assistant if own else None) or (entry.assistant if entry else None)
+    # A model that isn't from a hub may have no network to fetch the catalog's drafter with.
+    assistant = (own.assistant if own else None) or (entry.assistant if entry and view.on_hub else None)
     if assistant is None:
         return None
     tokens = (own.tokens if own else None) or (entry.mtp_tokens if entry else 4)
@@ -219,6 +219,11 @@ def mtp_config(view: PoolView) -> dict[str, Any] | None:
             [(s.requests, min(s.tokens, tokens)) for s in own.by_load]
         )
     return config
+
+
+def rejects_drafts(view: PoolView) -> bool:
+    """True where drafts were hardly ever accepted: 31B with a KV cache in fp8 (research/vllm.md 2, vllm#41789)."""
+    return view.known_model is not None and view.known_model.size == "31B" and view.kv_cache_dtype == "fp8"
 
 
 def _ranges(steps: list[tuple[int, int]]) -> list[list[int]]:

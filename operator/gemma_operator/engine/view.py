@@ -11,7 +11,7 @@ from gemma_operator.api.model import Precision
 from gemma_operator.api.pool import Pool, PoolClass
 from gemma_operator.api.scaling import Slo
 from gemma_operator.api.serving import Spec
-from gemma_operator.engine.accelerators import Accelerator, selected
+from gemma_operator.engine.accelerators import Accelerator, Architecture, selected
 from gemma_operator.engine.catalog import CatalogModel, Checkpoint, checkpoint_of, lookup, precision_of, weight_bytes
 from gemma_operator.engine.versions import Version
 
@@ -152,10 +152,14 @@ class PoolView:
 
     @property
     def kv_cache_dtype(self) -> str:
-        """Type of the KV cache: recipes of vLLM and NVIDIA keep it in fp8 where the weights are (research/vllm.md 3)."""
+        """Type of the KV cache: recipes of vLLM and NVIDIA keep it in fp8 where the weights are (research/vllm.md 3).
+
+        Not by default on a GPU older than Ada, where it is slower.
+        """
         if self.pool.kv_cache_dtype:
             return self.pool.kv_cache_dtype
-        return "fp8" if self.precision in ("fp8", "nvfp4") else "auto"
+        slower = self.accelerator is not None and self.accelerator.architecture < Architecture.ADA
+        return "fp8" if self.precision in ("fp8", "nvfp4") and not slower else "auto"
 
     @cached_property
     def prefill_tokens_per_second(self) -> float | None:
