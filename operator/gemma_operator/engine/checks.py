@@ -168,7 +168,7 @@ def _graphs_version(view: PoolView) -> str | None:
     if _before(view, (0, 27, 1)):
         return (
             f"{view.path}.encoder.cudaGraphs: vLLM {spell(view.version)} has none for Gemma 4: "
-            f"{_upgrade((0, 27, 1))}, or set enabled to false"
+            f"{_upgrade((0, 28, 0))}, or set enabled to false"
         )
     return None
 
