@@ -151,9 +151,11 @@ def test_prompt_tokens_computed_and_cached(exported: dict, computed: float | Non
     assert (found.prompt_tokens, found.cached_tokens) == (computed, cached)
 
 
-@pytest.mark.parametrize(("encoder", "cache", "items"), [(4, 9, 4), (0, 9, 0), (None, 9, 9), (None, 0, None)])
+@pytest.mark.parametrize(
+    ("encoder", "cache", "items"), [(4, 9, 4), (0, 9, 9), (0, 0, None), (None, 9, 9), (None, 0, None)]
+)
 def test_media_items_and_the_cache_that_never_counts(encoder: float | None, cache: float, items: float | None) -> None:
-    """With --mm-processor-cache-gb 0 vLLM's cache queries stay at 0 for ever: that proves nothing."""
+    """With --mm-processor-cache-gb 0 vLLM's cache queries stay at 0 for ever, without iteration details the plugin's items: that proves nothing."""
     samples: list[Sample] = [(names.MM_CACHE_QUERIES[0], {}, cache)]
     samples += [] if encoder is None else [(names.ENCODER_ITEMS[0], {}, encoder)]
     assert counters(*samples).media_items == items

@@ -54,7 +54,7 @@ def engine_counters(pod_uid: str, at: float, samples: Iterable[Sample]) -> Engin
         cached_tokens=cached,
         generated_tokens=_sum(_pick(series, names.GENERATION_TOKENS)),
         media_items=_media_items(series),
-        media_units=None if embeddings is None else embeddings / EMBEDDINGS_PER_FRAME,
+        media_units=embeddings / EMBEDDINGS_PER_FRAME if embeddings else None,
         kv_usage=_highest(_pick(series, names.KV_USAGE)),
         started_at=_highest(_pick(series, names.STARTED)),
     )
@@ -115,10 +115,10 @@ def _prompt_tokens(series: Mapping[str, _Series]) -> tuple[float | None, float |
 def _media_items(series: Mapping[str, _Series]) -> float | None:
     """Items that the encoder took, else those asked of the processor cache.
 
-    An engine without a processor cache shows 0 of the latter for ever (vLLM 0.32, renderers/base.py), so that 0 says nothing.
+    An engine without a processor cache shows 0 of the latter for ever (vLLM 0.32, renderers/base.py), and one without
+    iteration details 0 of the former, so that 0 says nothing.
     """
-    items = _sum(_pick(series, names.ENCODER_ITEMS))
-    return items if items is not None else (_sum(_pick(series, names.MM_CACHE_QUERIES)) or None)
+    return _sum(_pick(series, names.ENCODER_ITEMS)) or _sum(_pick(series, names.MM_CACHE_QUERIES)) or None
 
 
 def _histogram(found: _Series) -> Buckets | None:

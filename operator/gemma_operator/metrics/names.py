@@ -24,8 +24,9 @@ PROMPT_TOKENS_CACHED = _spelled("vllm:prompt_tokens_cached_total")
 GENERATION_TOKENS = _spelled("vllm:generation_tokens_total")
 KV_USAGE = _spelled("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 MM_CACHE_QUERIES = _spelled("vllm:mm_cache_queries_total")
-ENCODER_ITEMS = _spelled("gk_encoder_items_total")
-ENCODER_EMBEDDINGS = _spelled("gk_encoder_embeddings_total")
+# Of our engine plugin (images/engine); both count only with --enable-logging-iteration-details.
+ENCODER_ITEMS = _spelled("gemma_engine_encoder_items_total")
+ENCODER_EMBEDDINGS = _spelled("gemma_engine_encoder_tokens_total")
 STARTED = _spelled("process_start_time_seconds")
 
 REQUIRED = (TTFT, RUNNING, WAITING)
