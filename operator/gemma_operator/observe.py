@@ -11,6 +11,7 @@ from gemma_operator.desired.names import POOL
 from gemma_operator.engine.failures import diagnose, telling_line
 from gemma_operator.engine.progress import Marks
 from gemma_operator.pods import EnginePod, engine_pods
+from gemma_operator.rollout import REVISION
 from gemma_operator.startup import Startup, startup
 
 Object = Mapping[str, Any]
@@ -43,11 +44,20 @@ class PoolState:
     problem: Problem | None = None
     startup: Startup | None = None
     """How far the newest engine is in its start."""
+    revision: int | None = None
+    """Number of the Deployment's revision; None before its controller has looked at it."""
+    replacing: bool = False
+    """A rollout stops an old engine before it starts a new one."""
 
     @property
     def rolling_out(self) -> bool:
         """True while engines of an older revision are there, or the newest spec has not been looked at."""
         return not self.settled or self.outdated > 0
+
+    @property
+    def is_whole(self) -> bool:
+        """True where every engine asked for is Ready and of the newest revision."""
+        return not self.rolling_out and self.ready >= self.desired == self.updated
 
 
 def observe(
@@ -98,6 +108,7 @@ def _pool_state(
     deployment: Object, pods: list[Object], marks: Mapping[str, Marks], last_words: Mapping[str, str]
 ) -> PoolState:
     status = deployment.get("status", {})
+    revision = deployment["metadata"].get("annotations", {}).get(REVISION)
     return PoolState(
         exists=True,
         desired=deployment["spec"].get("replicas", 1),
@@ -111,6 +122,8 @@ def _pool_state(
             [*(_pod_problem(pod, last_words) for pod in pods if not _is_ready(pod)), _deployment_problem(status)]
         ),
         startup=startup(pods[0], marks.get(pods[0]["metadata"]["name"], ())) if pods else None,
+        revision=int(revision) if revision else None,
+        replacing=deployment["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge") == 0,
     )
 
 

@@ -6,10 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from gemma_operator.api.serving import KIND, GemmaServing
 from gemma_operator.desired.names import APPLIED, MANAGER, POOL
+from gemma_operator.rollout import Waiting, settle, with_room
 
 Object = dict[str, Any]
 Ref = tuple[str, str]
@@ -36,20 +38,28 @@ class Plan:
     conflicts: tuple[str, ...] = ()
     leftovers: tuple[Ref, ...] = ()
     """Children of a deleted GemmaServing of the same name: garbage collection is about to remove them."""
+    waiting: tuple[Waiting, ...] = ()
+    """Pod templates that are not applied now."""
 
 
 def plan(
-    serving: GemmaServing, wanted: Iterable[Object], live: Iterable[Mapping[str, Any]], targets: Mapping[str, int]
+    serving: GemmaServing,
+    wanted: Iterable[Object],
+    live: Iterable[Mapping[str, Any]],
+    targets: Mapping[str, int],
+    crowded: Mapping[str, int] = MappingProxyType({}),
 ) -> Plan:
     """Compare the children wanted with those that exist.
 
-    `live`: our labelled objects, and foreign ones that bear a wanted name. `targets`: pool -> replicas.
+    `live`: our labelled objects, and foreign ones that bear a wanted name. `targets`: pool -> replicas. `crowded`: pool -> Pods
+    that have no room until an older engine goes.
     """
     existing = {ref_of(found): found for found in live}
     scale: list[Scale] = []
     apply: list[Object] = []
     conflicts: list[str] = []
     leftovers: list[Ref] = []
+    waiting: list[Waiting] = []
     kept: set[Ref] = set()
     for child in wanted:
         ref = ref_of(child)
@@ -65,15 +75,18 @@ def plan(
             continue
         body = child
         if child["kind"] == "Deployment":
-            body, scaled = _with_replicas(serving, child, found, targets)
+            body, waits = settle(serving, child, found)
+            body = with_room(serving, body, found, crowded.get(_pool_of(child), 0))
+            body, scaled = _with_replicas(serving, body, found, targets)
             scale += scaled
+            waiting += waits
         body = stamp(body)
         if found is None or not in_place(body, found):
             apply.append(body)
     delete = tuple(ref for ref, found in existing.items() if ref not in kept and _owned(found, serving.uid))
     if conflicts or leftovers:
         return Plan(conflicts=tuple(conflicts), leftovers=tuple(leftovers))
-    return Plan(tuple(scale), tuple(apply), delete)
+    return Plan(tuple(scale), tuple(apply), delete, waiting=tuple(waiting))
 
 
 def autoscaled(serving: GemmaServing, pool: str) -> bool:

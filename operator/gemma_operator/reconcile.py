@@ -20,11 +20,12 @@ from gemma_operator.engine.progress import Marks, marks
 from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.observe import PoolState, died_untold, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
+from gemma_operator.rollout import crowded
 from gemma_operator.scaler import Scaler
 from gemma_operator.scaling_status import Scaling
 from gemma_operator.settings import Settings
 from gemma_operator.startup import TOLD_BY_LOG, wants_log
-from gemma_operator.status import Refusal, refused_status, status
+from gemma_operator.status import BLOCKED, WITHOUT_SPARE, Refusal, refused_status, status
 from gemma_operator.workqueue import Key
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 REFUSED_RETRY_SECONDS = 30
 # An engine's log is read this often while it starts, seconds.
 STARTING_SECONDS = 10
+# A rollout without room is looked at this often, seconds.
+BLOCKED_SECONDS = 60
 
 
 class Reconciler:
@@ -73,7 +76,9 @@ class Reconciler:
             children += await self._strangers(serving, want.children, children)
             self._scaler.track(serving, states, old.get("pools", {}))
             scaling = self._scaler.scaling((serving.namespace, serving.name))
-            steps = plan(serving, want.children, children, _targets(serving, states, scaling, old.get("pools", {})))
+            targets = _targets(serving, states, scaling, old.get("pools", {}))
+            stuck = {pool: crowded(alive, time.time()) for pool, alive in pods_by_pool(pods).items()}
+            steps = plan(serving, want.children, children, targets, stuck)
             if steps.conflicts:
                 raise _NameConflict("; ".join(steps.conflicts))
             if steps.leftovers:
@@ -83,7 +88,8 @@ class Reconciler:
             children = [*children, *await self._carry_out(serving, steps)]
         except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
             return refused_status(generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now)
-        return status(serving, _states(children, pods, started, last_words), scaling, want.warnings, old, now)
+        states = _states(children, pods, started, last_words)
+        return status(serving, states, scaling, want.warnings, old, now, steps.waiting)
 
     async def _children(self, body: Object) -> tuple[list[Object], list[Object]]:
         """Live children of a serving, and its Pods."""
@@ -204,12 +210,16 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
         ("MetricsAvailable", "False"),
         ("CapacityAvailable", "False"),
         ("ScalingSound", "False"),
+        ("UpdateAvailable", ""),
     ):
         before, after = _condition(old, kind).get("status"), _condition(new, kind)
         turned = after["status"] != before and (before is not None or (kind, after["status"]) == ("Stalled", "True"))
         if turned and after["status"] != "Unknown" and (kind, after["status"]) != ("Stalled", "False"):
             level = "Warning" if after["status"] == bad else "Normal"
             events.append((level, after["reason"], f"{kind} is {after['status']}: {after['message']}"))
+    rollout = _condition(new, "Reconciling")
+    if rollout.get("reason") == WITHOUT_SPARE != _condition(old, "Reconciling").get("reason"):
+        events.append(("Warning", WITHOUT_SPARE, rollout["message"]))
     for name, pool in new.get("pools", {}).items():
         before_desired = old.get("pools", {}).get(name, {}).get("desired")
         if before_desired and before_desired != pool["desired"]:
@@ -227,6 +237,8 @@ def _next_look_seconds(new: Mapping[str, Any]) -> float:
     """When to look again where no event of ours may come."""
     if _condition(new, "Stalled").get("reason") == _REASONS[Refused]:
         return REFUSED_RETRY_SECONDS
+    if _condition(new, "Reconciling").get("reason") == BLOCKED:
+        return BLOCKED_SECONDS
     phases = (pool.get("startup", {}).get("phase") for pool in new.get("pools", {}).values())
     return STARTING_SECONDS if any(phase in TOLD_BY_LOG for phase in phases) else float("inf")
 

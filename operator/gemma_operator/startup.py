@@ -25,7 +25,9 @@ class Startup:
 
     def as_status(self) -> dict[str, Any]:
         """The start as it is shown in the status; it changes only with the phase."""
-        return {"pod": self.pod, "phase": self.phase, "seconds": dict(self.seconds)}
+        shown: dict[str, Any] = {"pod": self.pod, "phase": self.phase}
+        # Server-side apply makes null of a map that loses all its entries, which the API server then refuses.
+        return shown | ({"seconds": dict(self.seconds)} if self.seconds else {})
 
 
 def startup(pod: Mapping[str, Any], marks: Marks) -> Startup:

@@ -9,14 +9,20 @@ from typing import Any
 from gemma_operator.api import conditions as c
 from gemma_operator.api.conditions import Condition, Status
 from gemma_operator.api.serving import GemmaServing
+from gemma_operator.desired.deployment import SURGE, strategy
 from gemma_operator.desired.names import pool_url
 from gemma_operator.engine.findings import Finding
 from gemma_operator.engine.settings import PORT
 from gemma_operator.observe import PoolState
+from gemma_operator.rollout import ROOM_SECONDS, Waiting
 from gemma_operator.scaling_status import Scaling, pool_status
 from gemma_operator.scaling_status import conditions as scaling_conditions
 from gemma_operator.scaling_status import unknown as scaling_unknown
 from gemma_operator.startup import Startup
+
+# Reasons of Reconciling: no room for a new engine beside the old ones; engines are replaced one at a time for that.
+BLOCKED = "RolloutBlocked"
+WITHOUT_SPARE = "RolloutWithoutSpare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +40,19 @@ def status(
     warnings: Sequence[Finding],
     old: Mapping[str, Any],
     now: str,
+    waiting: Sequence[Waiting] = (),
 ) -> dict[str, Any]:
-    """Status of a serving whose spec was accepted. `now` is RFC 3339."""
+    """Status of a serving whose spec was accepted. `now` is RFC 3339; `waiting`: Pod templates that were not applied."""
     new = [
-        *_progress(serving, states, old),
+        *_progress(serving, states, old, waiting),
         Condition(c.VALID, "True", "Accepted", "The spec is valid"),
         _settings_sound(warnings),
+        _update_available(waiting),
         *scaling_conditions(scaling),
     ]
     shown = old.get("pools", {})
     pools = {
-        name: _pool(serving, name, states.get(name, PoolState()), scaling, shown.get(name, {}))
+        name: _pool(serving, name, states.get(name, PoolState()), scaling, shown.get(name, {}), now)
         for name in serving.spec.pools
     }
     return _status(serving.generation, new, pools, old, now)
@@ -63,6 +71,7 @@ def refused_status(
         Condition(c.STALLED, "True", refusal.reason, refusal.message),
         Condition(c.VALID, "False", refusal.reason, refusal.message),
         Condition(c.SETTINGS_SOUND, "Unknown", refusal.reason, unknown),
+        Condition(c.UPDATE_AVAILABLE, "Unknown", refusal.reason, unknown),
         *scaling_unknown(refusal.reason, unknown),
     ]
     return _status(generation, new, old.get("pools", {}), old, now)
@@ -75,9 +84,11 @@ def _status(
     return {"observedGeneration": generation, "conditions": merged, "pools": dict(pools)}
 
 
-def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mapping[str, Any]) -> list[Condition]:
+def _progress(
+    serving: GemmaServing, states: Mapping[str, PoolState], old: Mapping[str, Any], waiting: Sequence[Waiting]
+) -> list[Condition]:
     """Ready, Reconciling and Stalled. Scaling moves none of them; the floor and the revision do."""
-    short, hindrances, rolling, problems = [], [], [], []
+    short, hindrances, rolling, kinds, problems = [], [], [], [], []
     # A change of size leaves a Deployment unsettled for a moment as well; only while this spec is new is that a rollout.
     before = {condition["type"]: condition["status"] for condition in old.get("conditions", [])}
     was_done = before.get(c.RECONCILING) == before.get(c.STALLED) == "False"
@@ -93,12 +104,8 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mappi
             hindrances += [state.problem.reason] if state.problem else []
         is_rolling = not state.exists or state.outdated > 0 or (is_new and not state.settled)
         if is_rolling:
-            rolling.append(
-                f"pool {name} has {state.updated} of {state.desired} engines on the new revision, "
-                f"and {state.outdated} on an older one"
-                if state.settled
-                else f"pool {name} has a change that its Deployment has not begun"
-            )
+            rolling.append(_rollout(name, state))
+        kinds.append(_kind_of_rollout(serving, state))
         # A terminal problem stalls a floor or a rollout; a Pod that fails while the floor serves is scaling's concern.
         if state.problem and state.problem.terminal and (state.ready < floor or is_rolling):
             problems.append(state.problem)
@@ -110,10 +117,57 @@ def _progress(serving: GemmaServing, states: Mapping[str, PoolState], old: Mappi
         stalled = Condition(c.STALLED, "True", problems[0].reason, problems[0].message)
         return [ready, Condition(c.RECONCILING, "False", "Stalled", "Waiting for a person; see Stalled"), stalled]
     stalled = Condition(c.STALLED, "False", "AsExpected", "Nothing waits for a person")
+    if serving.spec.rollout.paused and not short:
+        return [ready, _paused(states, waiting), stalled]
     if short or rolling:
-        reason = "RollingOut" if rolling and not short else "PoolsStarting"
-        return [ready, Condition(c.RECONCILING, "True", reason, "; ".join(rolling or short)), stalled]
+        special = next((kind for kind in (WITHOUT_SPARE, BLOCKED) if kind in kinds), None)
+        reason = special or ("RollingOut" if rolling and not short else "PoolsStarting")
+        said = "; ".join((*(rolling or short), *([_ADVICE[special]] if special else [])))
+        return [ready, Condition(c.RECONCILING, "True", reason, said), stalled]
     return [ready, Condition(c.RECONCILING, "False", "UpToDate", "All engines are on the newest revision"), stalled]
+
+
+_ADVICE = {
+    BLOCKED: "no node has room for a new engine beside the old ones: add one, or set spec.rollout.strategy to Replace "
+    f"(Auto does so by itself after {ROOM_SECONDS // 60} minutes where a new engine fits in the place of an old one)",
+    WITHOUT_SPARE: "no node has room for a new engine beside the old ones, so that each is stopped before the next is started",
+}
+
+
+def _rollout(name: str, state: PoolState) -> str:
+    """How far a rollout is, and what hinders it."""
+    if not state.settled:
+        return f"pool {name} has a change that its Deployment has not begun"
+    said = (
+        f"pool {name} has {state.updated} of {state.desired} engines on the new revision, "
+        f"and {state.outdated} on an older one"
+    )
+    return f"{said}: {state.problem.message}" if state.problem else said
+
+
+def _kind_of_rollout(serving: GemmaServing, state: PoolState) -> str:
+    if state.replacing:
+        return WITHOUT_SPARE if strategy(serving) == SURGE else ""
+    return BLOCKED if state.outdated and state.problem and state.problem.reason == "Unschedulable" else ""
+
+
+def _paused(states: Mapping[str, PoolState], waiting: Sequence[Waiting]) -> Condition:
+    held = [f"{waits}" for waits in waiting if waits.is_asked]
+    halted = [_rollout(name, state) for name, state in states.items() if state.outdated]
+    said = "; ".join(f"{what}: {', '.join(of)}" for what, of in (("waiting", held), ("halted", halted)) if of)
+    return Condition(c.RECONCILING, "False", "Paused", f"spec.rollout.paused is true; {said or 'nothing waits'}")
+
+
+def _update_available(waiting: Sequence[Waiting]) -> Condition:
+    """Whether a newer operator, or changed values of its chart, would start engines in another way."""
+    held = [f"{waits}" for waits in waiting if not waits.is_asked]
+    if not held:
+        return Condition(c.UPDATE_AVAILABLE, "False", "UpToDate", "Engines have the operator's newest defaults")
+    said = (
+        f"Newer defaults of the operator are ready for {', '.join(held)}. They come with the next change of the pool, "
+        "or at once where spec.rollout.adopt is changed"
+    )
+    return Condition(c.UPDATE_AVAILABLE, "True", "NewDefaults", said)
 
 
 def _settings_sound(warnings: Sequence[Finding]) -> Condition:
@@ -124,7 +178,7 @@ def _settings_sound(warnings: Sequence[Finding]) -> Condition:
 
 
 def _pool(
-    serving: GemmaServing, name: str, state: PoolState, scaling: Scaling, shown: Mapping[str, Any]
+    serving: GemmaServing, name: str, state: PoolState, scaling: Scaling, shown: Mapping[str, Any], now: str
 ) -> dict[str, Any]:
     out: dict[str, Any] = {
         "class": serving.spec.class_of(name),
@@ -137,7 +191,16 @@ def _pool(
         out["message"] = state.problem.message
     if state.startup:
         out["startup"] = _startup(state.startup, shown.get("startup", {}))
-    return out | pool_status(scaling.get(name))
+    return out | _revision(state, shown, now) | pool_status(scaling.get(name))
+
+
+def _revision(state: PoolState, shown: Mapping[str, Any], now: str) -> dict[str, Any]:
+    if state.revision is None:
+        return {}
+    is_same = shown.get("revision") == state.revision
+    good = state.revision if state.is_whole else shown.get("lastGoodRevision")
+    since = {"revision": state.revision, "revisionSince": shown["revisionSince"] if is_same else now}
+    return since if good is None else {**since, "lastGoodRevision": good}
 
 
 def _startup(now: Startup, shown: Mapping[str, Any]) -> dict[str, Any]:

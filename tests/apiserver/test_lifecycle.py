@@ -152,7 +152,8 @@ def test_a_second_reconcile_writes_nothing(kube: Kube, operator: Operator, plane
     kube.apply(serving(pools=pools))
     await_children(kube, "demo-interactive", "demo-batch")
     eventually(
-        "the scaler has looked", lambda: condition(kube.get("gsv", "demo"), "MetricsAvailable").get("reason") == "NoEngines"
+        "the scaler has looked",
+        lambda: condition(kube.get("gsv", "demo"), "MetricsAvailable").get("reason") == "NoEngines",
     )
 
     def settled() -> bool:

@@ -10,6 +10,7 @@ from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired import Defaults, desired
 from gemma_operator.desired.names import POOL, selector
 from gemma_operator.plan import stamp
+from gemma_operator.rollout import settle
 
 MODEL = {"model": {"id": "google/gemma-4-E4B-it"}}
 DEFAULTS = Defaults(engine_image="vllm/vllm-openai:v0.32.0")
@@ -45,9 +46,12 @@ def value_after(args: list[str], flag: str) -> str:
     return args[args.index(flag) + 1]
 
 
-def live(child: dict[str, Any], replicas: int = 1, owners: tuple[str, ...] = (OPERATOR, SCALER)) -> dict[str, Any]:
-    """A child as it stands in the cluster after it was applied; `owners` are the managers of spec.replicas."""
-    found = copy.deepcopy(stamp(child))
+def live(
+    of: GemmaServing, child: dict[str, Any], replicas: int = 1, owners: tuple[str, ...] = (OPERATOR, SCALER)
+) -> dict[str, Any]:
+    """A child of `of` as it stands in the cluster after it was applied; `owners` are the managers of spec.replicas."""
+    applied = settle(of, child, None)[0] if child["kind"] == "Deployment" else child
+    found = copy.deepcopy(stamp(applied))
     found["metadata"] |= {"uid": "u", "resourceVersion": "7", "generation": 1}
     if found["kind"] == "Deployment":
         found["spec"] |= {"replicas": replicas, "minReadySeconds": 0}

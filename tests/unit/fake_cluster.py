@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from gemma_operator.cluster import Refused
+from gemma_operator.rollout import REVISION
 
 Object = dict[str, Any]
 OPERATOR, SCALER = "gemma-operator", "gemma-operator-scaler"
@@ -91,6 +92,8 @@ class FakeCluster:
             ]
             found.setdefault("status", (before or {}).get("status", {}))
             found["metadata"]["generation"] = (before or {}).get("metadata", {}).get("generation", 0) + 1
+            revision = (before or {}).get("metadata", {}).get("annotations", {}).get(REVISION)
+            found["metadata"].setdefault("annotations", {}).update({REVISION: revision} if revision else {})
             self.sizes.append(found["spec"]["replicas"])
         self.objects[key] = found
 

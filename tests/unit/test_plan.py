@@ -29,7 +29,7 @@ def planned(of: GemmaServing, found: list[dict[str, Any]], **targets: int) -> Pl
 
 
 def cluster(of: GemmaServing, replicas: int = 2, owners: tuple[str, ...] = (OPERATOR, SCALER)) -> list[dict[str, Any]]:
-    return [live(child, replicas, owners) for child in wanted(of)]
+    return [live(of, child, replicas, owners) for child in wanted(of)]
 
 
 @pytest.mark.parametrize("pools", [AUTO, FIXED])

@@ -140,7 +140,8 @@ def test_a_start_goes_through_its_phases(
     found: dict[str, Any], logged: Any, phase: str, seconds: dict[str, int]
 ) -> None:
     assert startup(found, logged) == Startup("p1", phase, seconds)
-    assert startup(found, logged).as_status() == {"pod": "p1", "phase": phase, "seconds": seconds}
+    said = {"pod": "p1", "phase": phase} | ({"seconds": seconds} if seconds else {})
+    assert startup(found, logged).as_status() == said
 
 
 def test_an_engine_that_misses_a_probe_later_on_is_not_starting_again() -> None:

@@ -43,6 +43,9 @@ _POOL_STATUS: dict[str, Any] = {
         "attainment": {**_STRING, "description": "Share of requests within the SLO over the window, with its bounds."},
         "samples": {**_INT, "description": "Requests in the window."},
         "message": {**_STRING, "description": "What is wrong with the pool's engines, if anything."},
+        "revision": {**_INT, "description": "Revision of its Deployment."},
+        "revisionSince": {"type": "string", "format": "date-time", "description": "When that revision was first seen."},
+        "lastGoodRevision": {**_INT, "description": "The last revision that all engines ran and were Ready on."},
         "startup": {
             "type": "object",
             "description": "How far the newest engine is in its start.",

@@ -21,6 +21,7 @@ def parse(body: Mapping[str, Any]) -> GemmaServing:
     meta = meta if isinstance(meta, Mapping) else {}
     if not meta.get("name"):
         raise InvalidServing("metadata.name: required")
+    spec = _without_nulls(body.get("spec")) or {}
     try:
         # The API server drops a field in Python's spelling (max_num_seqs); we must not know it either.
         return GemmaServing.model_validate(
@@ -29,7 +30,8 @@ def parse(body: Mapping[str, Any]) -> GemmaServing:
                 "name": meta["name"],
                 "uid": meta.get("uid") or "",
                 "generation": meta.get("generation") or 0,
-                "spec": _without_nulls(body.get("spec")) or {},
+                "spec": spec,
+                "written": spec if isinstance(spec, dict) else {},
             },
             by_alias=True,
             by_name=False,

@@ -15,6 +15,7 @@ from gemma_operator.api.base import ApiModel, EachPool, Rule
 from gemma_operator.api.engine import Engine
 from gemma_operator.api.model import Model
 from gemma_operator.api.pool import Pool, PoolClass
+from gemma_operator.api.rollout import Rollout
 from gemma_operator.api.scaling import GpuBudget
 from gemma_operator.api.values import Schema
 
@@ -43,6 +44,8 @@ class Spec(ApiModel):
 
     gpu_budget: GpuBudget | None = None
     """GPUs that all pools together may use; no limit where absent."""
+    rollout: Rollout = Rollout()
+    """How changes reach the engines that run."""
 
     RULES = (
         EachPool(
@@ -147,3 +150,5 @@ class GemmaServing(ApiModel):
     uid: str
     generation: int
     spec: Spec
+    written: dict[str, Any] = {}
+    """The spec word for word, without nulls: it is the same for every build of the operator."""

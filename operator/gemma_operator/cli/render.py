@@ -15,7 +15,8 @@ from gemma_operator.api.parse import InvalidServing, parse
 from gemma_operator.api.serving import KIND, GemmaServing
 from gemma_operator.cli.output import dump
 from gemma_operator.desired import Defaults, Desired, desired
-from gemma_operator.desired.names import APPLIED
+from gemma_operator.desired.names import APPLIED, ASKED, TEMPLATE
+from gemma_operator.rollout import REVISION, settle
 from gemma_operator.settings import BadSetting, read_settings
 
 Object = dict[str, Any]
@@ -106,7 +107,8 @@ async def _difference(cluster: Any, serving: GemmaServing, defaults: Defaults) -
     for child in desired(serving, defaults).children:
         kind, name = child["kind"], child["metadata"]["name"]
         live = await cluster.get(kind, serving.namespace, name)
-        after = await cluster.apply(child, dry_run=True) if there else child
+        wanted = settle(serving, child, live)[0] if kind == "Deployment" else child
+        after = await cluster.apply(wanted, dry_run=True) if there else child
         before = dump([_plain(live)]).splitlines(keepends=True) if live else []
         lines = difflib.unified_diff(
             before, dump([_plain(after)]).splitlines(keepends=True), f"cluster {kind}/{name}", f"file {kind}/{name}"
@@ -118,6 +120,6 @@ async def _difference(cluster: Any, serving: GemmaServing, defaults: Defaults) -
 def _plain(found: Mapping[str, Any]) -> Object:
     """An object without what changes by itself."""
     meta = {key: value for key, value in found["metadata"].items() if key not in _NOISE}
-    marks = ("deployment.kubernetes.io/revision", APPLIED)
+    marks = (REVISION, APPLIED, ASKED, TEMPLATE)
     meta["annotations"] = {key: value for key, value in meta.get("annotations", {}).items() if key not in marks}
     return {"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": meta, "spec": found["spec"]}

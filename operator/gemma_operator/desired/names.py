@@ -14,6 +14,8 @@ SERVING = f"{GROUP}/serving"
 POOL = f"{GROUP}/pool"
 CLASS = f"{GROUP}/class"
 APPLIED = f"{GROUP}/applied"
+ASKED = f"{GROUP}/asked"
+TEMPLATE = f"{GROUP}/template"
 SELECT_OURS = f"{MANAGED_BY}={MANAGER}"
 
 _DNS_1035 = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
