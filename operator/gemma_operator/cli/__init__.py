@@ -1,4 +1,4 @@
-"""gemma-operator: run | crd | render."""
+"""gemma-operator: run | crd | render | explain."""
 
 from __future__ import annotations
 

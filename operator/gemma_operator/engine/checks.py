@@ -6,6 +6,7 @@ engine's version or on the GPU, and is said in a condition.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -64,6 +65,21 @@ def _precision(view: PoolView) -> str | None:
     return (
         f"model.precision is {model.precision}, and {known} for model {model.id!r}: set model.checkpoint to "
         "weights of that precision, or another precision"
+    )
+
+
+def _revision(view: PoolView) -> str | None:
+    model, loaded = view.spec.model, view.checkpoint
+    if (
+        loaded is None
+        or loaded.id == model.id
+        or model.checkpoint
+        or not re.fullmatch("[0-9a-f]{40}", model.revision or "")
+    ):
+        return None
+    return (
+        f"model.revision is a commit of {model.id}, and precision {model.precision} loads {loaded.id}: "
+        "name a commit of that, or remove revision"
     )
 
 
@@ -348,6 +364,7 @@ def _admission(view: PoolView) -> str | None:
 
 CHECKS = (
     Check("PrecisionUnknown", "refuse", "no checkpoint of that precision in the catalog", "research/vllm.md 3", _precision),
+    Check("RevisionOfAnother", "refuse", "a commit together with a precision that loads another repository", "Hugging Face hub", _revision),
     Check("ModelNeedsNewerEngine", "refuse", "the version can't serve that size", "research/vllm.md 4.2", _model_since),
     Check("NoAudio", "refuse", "audio for a model without ears", "research/vllm.md 1.6, vLLM recipes", _audio),
     Check("ContextTooLong", "refuse", "maxModelLen beyond the model's context", "the models' config.json", _context),
