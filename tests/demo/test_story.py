@@ -25,7 +25,7 @@ def test_load_moves_the_pools_and_a_report_shows_it(tmp_path: Path) -> None:
         assert f"[{step}/{STEPS['standin']}]" in said
     assert "helm install gemma-operator charts/gemma-operator" in said
     assert "-f examples/gemma4-e4b.yaml" in said
-    assert "SloMissed: 1 -> 2 replicas" in said
+    assert "Demand: 1 -> 2 replicas" in said
     report = (tmp_path / "report.html").read_text()
     assert "data:image/png;base64," in report
     assert "SLO held again" in report
