@@ -12,6 +12,8 @@ import kopf
 
 from gemma_operator import __version__, handlers, telemetry
 from gemma_operator.cluster import Cluster, connect
+from gemma_operator.leader import Gate, Leader, Leases
+from gemma_operator.lease import Identity
 from gemma_operator.metrics.client import Access, PrometheusClient
 from gemma_operator.metrics.engines import EngineSource
 from gemma_operator.metrics.prometheus import PrometheusSource
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 WORKERS = 4
 # A tick over a thousand pools makes 100,000 short-lived objects: collecting after each 700 of them costs a third of it.
 COLLECT_AFTER = (100_000, 50, 100)
+# Keys that run when the operator is told to stop have this long to end, seconds: well below a Pod's 30 s of grace.
+LAST_KEYS_SECONDS = 10
 # A reading must be over well before the next tick.
 READ_SHARE = 0.6
 
@@ -45,21 +49,33 @@ async def run(settings: Settings) -> None:
     except OSError as error:
         raise BadSetting(f"GEMMA_METRICS_PORT is {settings.metrics_port}: {error.strerror}; choose another") from error
     scaler = Scaler(_source(settings), settings)
-    queue = WorkQueue(Reconciler(Cluster(connect()), scaler, settings).reconcile)
+    api = connect(settings.pod_name)
+    leader = Leader(Leases(api), _identity(settings), settings.namespaces)
+    reconciler = Reconciler(Cluster(api, leader.serves), scaler, settings, leader.rival)
+    gate = Gate(leader, reconciler.reconcile, scaler.forget)
+    queue = WorkQueue(gate.reconcile)
     telemetry.queue_depth.set_function(lambda: queue.depth)
     registry = kopf.OperatorRegistry()
     handlers.register(registry, queue)
     log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
     watch = asyncio.create_task(_kopf(settings, registry), name="watch")
-    parts = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]
-    parts.append(asyncio.create_task(scaler.run(queue), name="scaler"))
-    await asyncio.wait([watch, *parts], return_when=asyncio.FIRST_COMPLETED)
-    died = [part for part in parts if part.done() and not part.cancelled()]
-    if not died:
-        await watch  # which cancels the other parts when it is told to stop
-        return
-    watch.cancel()
-    died[0].result()
+    workers = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]
+    others = [
+        asyncio.create_task(scaler.run(queue), name="scaler"),
+        asyncio.create_task(leader.run(lambda: gate.wake(queue)), name="leader"),
+    ]
+    await asyncio.wait([watch, *workers, *others], return_when=asyncio.FIRST_COMPLETED)
+    died = [part for part in (*workers, *others) if part.done() and not part.cancelled()]
+    if died:
+        watch.cancel()
+        died[0].result()
+    await queue.close()
+    for part in others:
+        part.cancel()
+    _, busy = await asyncio.wait(workers, timeout=LAST_KEYS_SECONDS)
+    if not busy:  # else the Lease runs out by itself, after the last write
+        await leader.release()
+    await watch
 
 
 async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
@@ -75,6 +91,12 @@ async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
         liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
         **ours,
     )
+
+
+def _identity(settings: Settings) -> Identity | None:
+    if not settings.pod_namespace:
+        return None
+    return Identity(f"{settings.pod_namespace}/{settings.operator_name}", settings.pod_name)
 
 
 def _source(settings: Settings) -> MetricsSource:

@@ -15,9 +15,10 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient, ResourceInstance
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from gemma_operator import telemetry
+from gemma_operator import __version__, telemetry
 from gemma_operator.api.serving import API_VERSION, KIND
 from gemma_operator.desired.names import MANAGER
+from gemma_operator.lease import StoodDown
 from gemma_operator.plan import SCALER
 
 log = logging.getLogger(__name__)
@@ -54,10 +55,14 @@ class NoCluster(Exception):
 
 
 class Cluster:
-    """Reads and writes over one `kubernetes` client; at most eight requests at a time."""
+    """Reads and writes over one `kubernetes` client; at most eight requests at a time.
 
-    def __init__(self, api: client.ApiClient) -> None:
+    `may_write(namespace)` is asked before each write, which raises StoodDown where it says no.
+    """
+
+    def __init__(self, api: client.ApiClient, may_write: Callable[[str], bool] = lambda _: True) -> None:
         self._api = api
+        self._may_write = may_write
         self._dynamic: DynamicClient | None = None
         self._slots = asyncio.Semaphore(_PARALLEL)
 
@@ -105,35 +110,40 @@ class Cluster:
     async def go_first(self, namespace: str, pod: str, cost: int) -> None:
         """Ask the ReplicaSet to remove this Pod before others that cost more. Never raises: another one would do as well."""
         body = {"metadata": {"annotations": {DELETION_COST: str(cost)}}}
-        telemetry.writes.labels("patch", "Pod").inc()
         try:
-            await self._call(
+            await self._write(
+                "patch",
+                "Pod",
+                namespace,
                 lambda: self._resource("Pod").patch(
                     body=body,
                     name=pod,
                     namespace=namespace,
                     content_type="application/merge-patch+json",
                     _request_timeout=_TIMEOUT,
-                )
+                ),
             )
         except (Refused, ApiException, DynamicApiError) as error:
             log.warning("Pod %s/%s could not be marked to go first: %s", namespace, pod, error)
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object; one that is gone already is no error."""
-        telemetry.writes.labels("delete", kind).inc()
-        await self._call(
+        await self._write(
+            "delete",
+            kind,
+            namespace,
             lambda: self._resource(kind).delete(
                 name=name, namespace=namespace, body={"propagationPolicy": "Background"}, _request_timeout=_TIMEOUT
-            )
+            ),
         )
 
     async def put_status(self, namespace: str, name: str, status: Object) -> None:
         """Replace our part of the status of a GemmaServing; one that is gone is no error."""
         meta = {"name": name, "namespace": namespace}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
-        telemetry.writes.labels("status", KIND).inc()
-        await self._call(lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False))
+        await self._write(
+            "status", KIND, namespace, lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False)
+        )
 
     async def event(self, serving: Object, kind: str, reason: str, message: str, reporter: str) -> None:
         """Post an Event about a GemmaServing; `kind` is Normal or Warning. Never raises: an Event is a courtesy."""
@@ -162,20 +172,25 @@ class Cluster:
                 "uid": meta["uid"],
             },
         }
-        telemetry.writes.labels("create", "Event").inc()
         try:
-            await self._call(
+            await self._write(
+                "create",
+                "Event",
+                meta["namespace"],
                 lambda: self._resource("Event").create(
                     body=body, namespace=meta["namespace"], _request_timeout=_TIMEOUT
-                )
+                ),
             )
         except (Refused, ApiException, DynamicApiError):
             return
 
     async def _apply(self, body: Object, manager: str, dry_run: bool = False) -> Object:
-        if not dry_run:
-            telemetry.writes.labels("apply", body["kind"]).inc()
-        return await self._call(lambda: self._patch(self._resource(body["kind"]), body, manager, dry_run)) or body
+        def request() -> Any:
+            return self._patch(self._resource(body["kind"]), body, manager, dry_run)
+
+        if dry_run:
+            return await self._call(request) or body
+        return await self._write("apply", body["kind"], body["metadata"]["namespace"], request) or body
 
     def _patch(self, resource: Any, body: Object, manager: str, dry_run: bool) -> Any:
         query = [("fieldValidation", "Strict")] + ([("dryRun", "All")] if dry_run else [])
@@ -193,6 +208,19 @@ class Cluster:
         if self._dynamic is None:
             self._dynamic = DynamicClient(self._api)
         return self._dynamic.resources.get(api_version=API_VERSIONS[kind], kind=kind)
+
+    async def _write(
+        self, verb: str, kind: str, namespace: str, request: Callable[[], ResourceInstance]
+    ) -> Object | None:
+        """As `_call`, counted, and only while we may. Raises StoodDown."""
+
+        def guarded() -> ResourceInstance:
+            if not self._may_write(namespace):
+                raise StoodDown(f"another operator may act in namespace {namespace}")
+            telemetry.writes.labels(verb, kind).inc()
+            return request()
+
+        return await self._call(guarded)
 
     async def _call(self, request: Callable[[], ResourceInstance]) -> Object | None:
         """Run a blocking request in a thread: 404 is None, a refusal raises Refused, the rest goes up."""
@@ -233,8 +261,11 @@ def as_yaml(body: Object) -> str:
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def connect() -> client.ApiClient:
-    """A client from the Pod's service account, else from the kubeconfig. Raises NoCluster."""
+def connect(who: str) -> client.ApiClient:
+    """A client from the Pod's service account, else from the kubeconfig; the audit log tells `who` it is.
+
+    Raises NoCluster.
+    """
     try:
         config.load_incluster_config()
     except config.ConfigException:
@@ -242,4 +273,6 @@ def connect() -> client.ApiClient:
             config.load_kube_config()
         except config.ConfigException as error:
             raise NoCluster(f"no cluster to work for: not in a Pod, and KUBECONFIG names none ({error})") from error
-    return client.ApiClient()
+    api = client.ApiClient()
+    api.user_agent = f"gemma-operator/{__version__} ({who})"
+    return api

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,8 +40,11 @@ BLOCKED_SECONDS = 60
 class Reconciler:
     """`reconcile(key)` makes the cluster match one GemmaServing, and says in its status how far it is."""
 
-    def __init__(self, cluster: Cluster, scaler: Scaler, settings: Settings) -> None:
+    def __init__(
+        self, cluster: Cluster, scaler: Scaler, settings: Settings, rival: Callable[[str], str] = lambda _: ""
+    ) -> None:
         self._cluster = cluster
+        self._rival = rival
         self._scaler = scaler
         self._settings = settings
 
@@ -70,6 +73,7 @@ class Reconciler:
         started, last_words = await self._marks(pods, old.get("pools", {})), await self._last_words(pods)
         states = _states(children, pods, started, last_words)
         generation = body["metadata"].get("generation", 0)
+        rival = self._rival(body["metadata"]["namespace"])
         try:
             serving = parse(body)
             want = desired(serving, self._settings.defaults)
@@ -87,9 +91,11 @@ class Reconciler:
                 await self._mark(serving.namespace, scaling)
             children = [*children, *await self._carry_out(serving, steps)]
         except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
-            return refused_status(generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now)
+            return refused_status(
+                generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now, rival
+            )
         states = _states(children, pods, started, last_words)
-        return status(serving, states, scaling, want.warnings, old, now, steps.waiting)
+        return status(serving, states, scaling, want.warnings, old, now, steps.waiting, rival)
 
     async def _children(self, body: Object) -> tuple[list[Object], list[Object]]:
         """Live children of a serving, and its Pods."""
@@ -211,6 +217,7 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
         ("CapacityAvailable", "False"),
         ("ScalingSound", "False"),
         ("UpdateAvailable", ""),
+        ("SoleOperator", "False"),
     ):
         before, after = _condition(old, kind).get("status"), _condition(new, kind)
         turned = after["status"] != before and (before is not None or (kind, after["status"]) == ("Stalled", "True"))

@@ -20,7 +20,7 @@ class BadSetting(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All durations are in seconds."""
+    """All durations are in seconds. Without `pod_namespace` there is no election: a run outside of a cluster."""
 
     namespaces: tuple[str, ...]
     prometheus_url: str
@@ -36,6 +36,8 @@ class Settings:
     log_level: str
     log_json: bool
     pod_name: str
+    pod_namespace: str
+    operator_name: str
     defaults: Defaults
 
 
@@ -58,6 +60,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         log_level=_choice(env, "GEMMA_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
         log_json=_choice(env, "GEMMA_LOG_FORMAT", "json", ("json", "plain")) == "json",
         pod_name=env.get("POD_NAME", "gemma-operator"),
+        pod_namespace=env.get("POD_NAMESPACE", ""),
+        operator_name=env.get("GEMMA_OPERATOR_NAME", "gemma-operator"),
         defaults=_defaults(env),
     )
 

@@ -41,13 +41,16 @@ def status(
     old: Mapping[str, Any],
     now: str,
     waiting: Sequence[Waiting] = (),
+    rival: str = "",
 ) -> dict[str, Any]:
-    """Status of a serving whose spec was accepted. `now` is RFC 3339; `waiting`: Pod templates that were not applied."""
+    """Status of a serving whose spec was accepted. `now` is RFC 3339; `waiting`: Pod templates that were not applied;
+    `rival`: another operator that would act here, as `<namespace>/<Deployment>`."""
     new = [
         *_progress(serving, states, old, waiting),
         Condition(c.VALID, "True", "Accepted", "The spec is valid"),
         _settings_sound(warnings),
         _update_available(waiting),
+        _sole_operator(rival),
         *scaling_conditions(scaling),
     ]
     shown = old.get("pools", {})
@@ -59,7 +62,7 @@ def status(
 
 
 def refused_status(
-    generation: int, refusal: Refusal, floor_serving: bool, old: Mapping[str, Any], now: str
+    generation: int, refusal: Refusal, floor_serving: bool, old: Mapping[str, Any], now: str, rival: str = ""
 ) -> dict[str, Any]:
     """Status of a serving whose spec can't be acted on; `floor_serving`: the last good state still answers."""
     stays = "; what served before goes on serving" if floor_serving else ""
@@ -72,6 +75,7 @@ def refused_status(
         Condition(c.VALID, "False", refusal.reason, refusal.message),
         Condition(c.SETTINGS_SOUND, "Unknown", refusal.reason, unknown),
         Condition(c.UPDATE_AVAILABLE, "Unknown", refusal.reason, unknown),
+        _sole_operator(rival),
         *scaling_unknown(refusal.reason, unknown),
     ]
     return _status(generation, new, old.get("pools", {}), old, now)
@@ -168,6 +172,17 @@ def _update_available(waiting: Sequence[Waiting]) -> Condition:
         "or at once where spec.rollout.adopt is changed"
     )
     return Condition(c.UPDATE_AVAILABLE, "True", "NewDefaults", said)
+
+
+def _sole_operator(rival: str) -> Condition:
+    """Whether a second installation would act on the same objects."""
+    if not rival:
+        return Condition(c.SOLE_OPERATOR, "True", "NoOther", "No other operator would act in this namespace")
+    said = (
+        f"The operator {rival} watches this namespace too, and stands aside while this one acts: "
+        "uninstall one of the two, or give them different watchNamespaces"
+    )
+    return Condition(c.SOLE_OPERATOR, "False", "AnotherOperator", said)
 
 
 def _settings_sound(warnings: Sequence[Finding]) -> Condition:

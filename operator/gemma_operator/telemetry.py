@@ -20,6 +20,11 @@ writes = Counter(
     "gemma_operator_writes", "Writes to the API server by verb and kind.", ["verb", "kind"], registry=REGISTRY
 )
 queue_depth = Gauge("gemma_operator_queue_depth", "Keys that wait in the work queue.", registry=REGISTRY)
+leading = Gauge(
+    "gemma_operator_leading",
+    "Scopes (the whole cluster, or one namespace) that this replica acts for; 0 on a standby.",
+    registry=REGISTRY,
+)
 tick_timestamp = Gauge(
     "gemma_operator_last_tick_timestamp_seconds",
     "When the scaler last finished a tick (epoch seconds).",

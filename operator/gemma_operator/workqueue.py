@@ -31,6 +31,7 @@ class WorkQueue:
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Condition()
+        self._is_closing = False
 
     @property
     def depth(self) -> int:
@@ -54,10 +55,18 @@ class WorkQueue:
             async with self._changed:
                 self._changed.notify_all()
 
+    async def close(self) -> None:
+        """Let every worker end after the key that it runs."""
+        self._is_closing = True
+        async with self._changed:
+            self._changed.notify_all()
+
     async def work(self) -> None:
-        """Serve keys for ever; start it several times for several workers."""
-        while True:
+        """Serve keys until the queue is closed; start it several times for several workers."""
+        while not self._is_closing:
             key = await self._take()
+            if key is None:
+                return
             again = await self._run(key)
             self._running.discard(key)
             changed = self._again.pop(key, None)
@@ -78,9 +87,9 @@ class WorkQueue:
         self._failures.pop(key, None)
         return again
 
-    async def _take(self) -> Key:
+    async def _take(self) -> Key | None:
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._is_closing:
             while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
                 heapq.heappop(self._heap)
             wait = self._heap[0][0] - loop.time() if self._heap else None
@@ -94,3 +103,4 @@ class WorkQueue:
                     await asyncio.wait_for(self._changed.wait(), wait)
                 except TimeoutError:
                     continue
+        return None

@@ -39,10 +39,21 @@ def test_a_users_security_context_is_merged_over_the_restricted_one(helm: Any) -
     }
 
 
-def test_deployments_are_single_and_replaced_before_they_are_started(helm: Any) -> None:
-    for manifest in helm.deployments(values="cluster"):
-        assert manifest["spec"]["replicas"] == 1
-        assert manifest["spec"]["strategy"] == {"type": "Recreate"}
+def test_the_operator_is_there_before_its_predecessor_goes(helm: Any) -> None:
+    (operator,) = helm.deployments()
+    assert operator["spec"]["replicas"] == 1
+    assert operator["spec"]["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    assert not helm.names(helm.render(), "PodDisruptionBudget"), "it would block every drain"
+
+
+def test_several_replicas_are_not_all_drained_at_once(helm: Any) -> None:
+    budget = helm.one("PodDisruptionBudget", "r-gemma-operator", "--set", "replicaCount=2")["spec"]
+    (operator,) = helm.deployments("--set", "replicaCount=2")
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"] == operator["spec"]["selector"]
 
 
 def test_selectors_and_templates_do_not_depend_on_the_chart_version(helm: Any) -> None:
@@ -105,16 +116,18 @@ def test_default_environment(helm: Any) -> None:
         "GEMMA_PRIORITY_CLASS_BATCH": "r-gemma-operator-batch",
         "GEMMA_LOG_LEVEL": "info",
         "GEMMA_LOG_FORMAT": "json",
+        "GEMMA_OPERATOR_NAME": "r-gemma-operator",
         "GEMMA_METRICS_PORT": "8080",
         "GEMMA_HEALTH_PORT": "8081",
         "POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
+        "POD_NAMESPACE": {"fieldRef": {"fieldPath": "metadata.namespace"}},
     }
 
 
 def test_chart_and_operator_have_the_same_defaults(helm: Any) -> None:
     env = helm.operator_env("--set", "priorityClasses.enabled=false")
     plain = {name: value for name, value in env.items() if isinstance(value, str)}
-    assert read_settings(plain) == read_settings({})
+    assert read_settings(plain) == read_settings({"GEMMA_OPERATOR_NAME": "r-gemma-operator"})
 
 
 def test_the_operator_understands_the_environment(helm: Any) -> None:

@@ -27,6 +27,14 @@ def granted(manifests: list[dict[str, Any]], role: str) -> set[tuple[str, str, s
     }
 
 
+def test_only_the_lease_of_our_name_is_touched(helm: Any, values: str) -> None:
+    rules = [rule for m in helm.render(values=values) if m["kind"] in {"Role", "ClusterRole"} for rule in m["rules"]]
+    leases = [rule for rule in rules if rule["resources"] == ["leases"]]
+    assert leases
+    for rule in leases:
+        assert rule.get("resourceNames") == ["gemmaserving.dev"] or rule["verbs"] == ["create"]
+
+
 READ = ("get", "list", "watch")
 OPERATOR_RIGHTS = {
     *(("gemmaserving.dev", "gemmaservings", verb) for verb in READ),
@@ -39,19 +47,23 @@ OPERATOR_RIGHTS = {
     *(("", "pods", verb) for verb in (*READ, "patch")),
     ("", "pods/log", "get"),
     *((group, "events", verb) for group in ("", "events.k8s.io") for verb in ("create", "patch")),
+    *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "update")),
 }
+CREATE_LEASES = ("coordination.k8s.io", "leases", "create")
 CRD_RIGHTS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in READ}
 
 
 def test_rights_in_the_whole_cluster_are_exactly_those_needed(helm: Any) -> None:
     manifests = helm.render(values="cluster")
     assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | CRD_RIGHTS
+    assert granted(manifests, "r-gemma-operator-lease") == {CREATE_LEASES}
+    assert helm.one("Role", "r-gemma-operator-lease", values="cluster")["metadata"]["namespace"] == "system"
     assert granted(manifests, "r-gemma-operator-prometheus") == {("", "pods", verb) for verb in READ}
 
 
 def test_namespaced_rights_are_the_same_less_the_crds(helm: Any) -> None:
     manifests = helm.render(values="namespaced")
-    assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS
+    assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | {CREATE_LEASES}
     assert not {m["kind"] for m in manifests} & CLUSTER_SCOPED
     for kind in ("Role", "RoleBinding"):
         placed = {(m["metadata"]["namespace"], m["metadata"]["name"]) for m in manifests if m["kind"] == kind}

@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ("replicaCount=2", ["replicaCount", "maximum", "1"]),
+        ("replicaCount=4", ["replicaCount", "maximum", "3"]),
         ("replicas=1", ["replicas", "not allowed"]),
         ("image.name=x", ["image", "name", "not allowed"]),
         ("image.tag=1", ["image/tag", "string"]),

@@ -86,10 +86,12 @@ def audit(log: Path, user: str) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def writes(log: Path, user: str) -> list[str]:
-    """`verb resource/name[/subresource]` of every write of one user."""
+def writes(log: Path, user: str, agent: str = "") -> list[str]:
+    """`verb resource/name[/subresource]` of every write of one user, by a client that calls itself something with `agent`."""
     found = []
     for entry in audit(log, user):
+        if agent not in entry.get("userAgent", ""):
+            continue
         ref = entry.get("objectRef", {})
         if entry["verb"] in WRITES and "dryRun" not in entry.get("requestURI", ""):
             parts = [ref.get("resource", ""), ref.get("name", ""), ref.get("subresource", "")]

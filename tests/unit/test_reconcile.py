@@ -374,7 +374,7 @@ def test_whether_the_last_good_state_answers(states: dict[str, PoolState], answe
     assert _any_ready(states) is answers
 
 
-OTHERS = ("MetricsAvailable", "CapacityAvailable", "ScalingSound", "UpdateAvailable")
+OTHERS = ("MetricsAvailable", "CapacityAvailable", "ScalingSound", "UpdateAvailable", "SoleOperator")
 
 
 def told(

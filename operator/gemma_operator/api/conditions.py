@@ -20,6 +20,7 @@ SCALING_SOUND = "ScalingSound"
 VALID = "Valid"
 SETTINGS_SOUND = "SettingsSound"
 UPDATE_AVAILABLE = "UpdateAvailable"
+SOLE_OPERATOR = "SoleOperator"
 TYPES = (
     READY,
     RECONCILING,
@@ -27,6 +28,7 @@ TYPES = (
     VALID,
     SETTINGS_SOUND,
     UPDATE_AVAILABLE,
+    SOLE_OPERATOR,
     SLO_MET,
     METRICS_AVAILABLE,
     CAPACITY_AVAILABLE,

@@ -73,7 +73,7 @@ def _read(name: str, namespace: str, where: str) -> Mapping[str, Any]:
 
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news for who gets one clear line
     try:
-        found = asyncio.run(Cluster(connect()).get(KIND, namespace, name))
+        found = asyncio.run(Cluster(connect("explain")).get(KIND, namespace, name))
     except NoCluster as error:
         raise BadSetting(str(error)) from error
     except Refused as error:

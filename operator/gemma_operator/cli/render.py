@@ -90,7 +90,7 @@ async def _diff(servings: Iterable[GemmaServing], defaults: Defaults) -> int:
     from gemma_operator.cluster import Cluster, NoCluster, Refused, connect
 
     try:
-        cluster = Cluster(connect())
+        cluster = Cluster(connect("render"))
         found = [await _difference(cluster, serving, defaults) for serving in servings]
     except (NoCluster, Refused) as error:
         raise BadSetting(str(error)) from error
