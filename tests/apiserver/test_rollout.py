@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,29 +11,13 @@ from typing import Any
 from tests.apiserver.conftest import OPERATOR_USER, await_children
 from tests.apiserver.test_lifecycle import engine_args, serving, size
 from tests.apiserver.test_settings import render, write
+from tests.support.builds import newer_build
 from tests.support.kube import Kube, condition, eventually, writes
 from tests.support.operator import Operator
 from tools.cluster.control_plane import ControlPlane
 
-# What another build of the operator does otherwise for the same spec.
-EDITS = {
-    "desired/pod.py": ("PRESTOP_SECONDS = 10", "PRESTOP_SECONDS = 25"),
-    "engine/environment.py": ("    ours = [\n", '    ours = [\n        Variable("NEW_DEFAULT", "1"),\n'),
-    "engine/settings.py": ('Setting("--port", ', 'Setting("--seed", ("3",), "new")\n    yield Setting("--port", '),
-}
 NEWER = {"GEMMA_ENGINE_IMAGE": "vllm/vllm-openai:v0.33.0", "GEMMA_PRIORITY_CLASS_BATCH": "gemma-operator-batch"}
 POOLS: dict[str, Any] = {"interactive": {"replicas": {"min": 2, "max": 4}}, "batch": {}}
-
-
-def newer_build(folder: Path) -> str:
-    """A copy of the operator with other defaults; returns its place for PYTHONPATH."""
-    shutil.copytree("operator", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, (old, new) in EDITS.items():
-        file = folder / "gemma_operator" / name
-        text = file.read_text()
-        assert text.count(old) == 1, name
-        file.write_text(text.replace(old, new))
-    return str(folder)
 
 
 @contextmanager

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import pytest
 
 from tests.node.conftest import MODEL, Helm, address, await_ready, serving
+from tests.node.load import ask, failures, load_until
 from tests.support.kube import Kube, condition, eventually
 from tools.demo import traffic
-from tools.demo.load import Body, Client, Outcome
 
 PULL_ERROR_SECONDS = 30
 NAMED_SECONDS = 30
@@ -26,37 +25,6 @@ def demo(kube: Kube) -> str:
         url = address(kube, f"demo-{pool}")
         eventually(f"{url} answers", lambda url=url: not failures(ask(url, traffic.text_body(MODEL, 0))), 20)
     return "demo"
-
-
-def ask(url: str, *bodies: Body) -> list[Outcome]:
-    """Send requests one after the other; returns what became of each."""
-
-    async def send() -> list[Outcome]:
-        async with Client(url) as client:
-            return [await client.send(body) for body in bodies]
-
-    return asyncio.run(send())
-
-
-async def load_until(url: str, bodies: Any, rate: float, done: Any, what: str, seconds: float) -> list[Outcome]:
-    """Open-loop load until `done()` is true."""
-    stop = asyncio.Event()
-    async with Client(url) as client:
-        offering = asyncio.create_task(client.offer(bodies, rate, seconds, stop=stop))
-        end = time.monotonic() + seconds
-        try:
-            while not await asyncio.to_thread(done):
-                assert time.monotonic() < end, f"waited {seconds:.0f} s for: {what}"
-                await asyncio.sleep(0.5)
-        finally:
-            stop.set()
-            await offering
-    return list(client.outcomes)
-
-
-def failures(outcomes: list[Outcome]) -> list[str]:
-    """Errors of the requests that failed."""
-    return [f"{o.kind}: {o.error}" for o in outcomes if not o.ok]
 
 
 def test_helm_test_passes(installed: Kube, helm: Helm) -> None:

@@ -1,0 +1,170 @@
+"""Rollouts, scale-downs, evictions and crashes under constant streaming load: what is voluntary loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.node.conftest import MODEL, address, await_ready, serving
+from tests.node.load import ask, failures
+from tests.support.kube import Kube, condition, eventually
+from tools.demo import traffic
+from tools.demo.load import Client, Outcome
+
+# `GEMMA_ROUNDS=20 make test-node` is what docs/reliability.md shows.
+ROUNDS = int(os.environ.get("GEMMA_ROUNDS", "3"))
+RATE = 12.0  # requests/s
+POD = "gemmaserving.dev/pool=interactive"
+
+
+def pools(replicas: int = 2, **interactive: Any) -> dict[str, Any]:
+    return {"interactive": {"replicas": {"min": replicas, "max": replicas}, **interactive}}
+
+
+@pytest.fixture(scope="module")
+def url(kube: Kube) -> str:
+    """Address of the interactive pool of a serving with two engines."""
+    kube.apply(serving("busy", pools=pools()))
+    await_ready(kube, "busy")
+    found = address(kube, "busy-interactive")
+    eventually(f"{found} answers", lambda: not failures(ask(found, traffic.text_body(MODEL, 0))), 20)
+    return found
+
+
+class Load:
+    """Constant open-loop load from a thread of its own; `outcomes` grows."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = Thread(target=self._loop.run_until_complete, args=(self._offer(),))
+        self.outcomes: list[Outcome] = []
+
+    async def _offer(self) -> None:
+        async with Client(self._url, timeout=60) as client:
+            self.outcomes = client.outcomes
+            await client.offer(traffic.mixed(MODEL, 0.2, seed=11), RATE, 3600, stop=self._stop)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(90)
+
+
+@contextmanager
+def loaded(url: str, what: str) -> Iterator[Load]:
+    """Load around a block; prints how many requests there were, and how many were lost."""
+    started = time.monotonic()
+    with Load(url) as load:
+        eventually("the load flows", lambda: len(load.outcomes) > 10)
+        yield load
+    lost = len(failures(load.outcomes))
+    print(f"\n{what}: {lost} of {len(load.outcomes)} requests lost in {time.monotonic() - started:.0f} s")
+
+
+def patch(kube: Kube, **spec: Any) -> None:
+    kube.run("patch", "gsv", "busy", "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def ended(kube: Kube) -> bool:
+    """True where no engine is on its way out any more."""
+    return not any(pod["metadata"].get("deletionTimestamp") for pod in kube.list("pod", POD))
+
+
+def running(kube: Kube) -> list[str]:
+    """Names of the engines that are Ready and stay."""
+    return [
+        pod["metadata"]["name"]
+        for pod in kube.list("pod", POD)
+        if not pod["metadata"].get("deletionTimestamp") and condition(pod, "Ready").get("status") == "True"
+    ]
+
+
+def test_rolling_updates_lose_nothing(kube: Kube, url: str) -> None:
+    """Each begins while the engines of the one before still drain."""
+    with loaded(url, f"{ROUNDS} rolling updates") as load:
+        for number in range(ROUNDS):
+            patch(kube, pools=pools(env=[{"name": "ROUND", "value": str(number)}]))
+            await_ready(kube, "busy", 120)
+        eventually("the last old engine is gone", lambda: ended(kube), 120)
+    assert failures(load.outcomes) == []
+
+
+def test_scale_downs_lose_nothing(kube: Kube, url: str) -> None:
+    with loaded(url, f"{ROUNDS} scale-downs") as load:
+        for _ in range(ROUNDS):
+            for size in (3, 2):
+                patch(kube, pools=pools(size))
+                eventually(f"{size} engines are Ready", lambda size=size: len(running(kube)) == size, 60)
+        eventually("the last victim is gone", lambda: ended(kube), 120)
+    assert failures(load.outcomes) == []
+
+
+def test_an_eviction_as_of_a_node_drain_loses_nothing(kube: Kube, url: str) -> None:
+    victim = running(kube)[0]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim}}
+    with loaded(url, "an eviction") as load:
+        kube.run(
+            "create", "--raw", f"/api/v1/namespaces/{kube.namespace}/pods/{victim}/eviction", "-f", "-",
+            stdin=json.dumps(eviction),
+        )  # fmt: skip
+        eventually("it is replaced", lambda: len(running(kube)) == 2 and victim not in running(kube), 60)
+        eventually("it is gone", lambda: ended(kube), 120)
+    assert failures(load.outcomes) == []
+
+
+def crash(kube: Kube, pod: str) -> None:
+    """SIGKILL to the engine from outside of its container: PID 1 can't be killed from within."""
+    found = kube.get("pod", pod)
+    assert found
+    uid, killed = found["metadata"]["uid"], 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            is_engine = uid in (process / "cgroup").read_text() and b"standin" in (process / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has just ended
+        if is_engine:
+            os.kill(int(process.name), signal.SIGKILL)
+            killed += 1
+    assert killed == 1
+    eventually("the kubelet has seen it", lambda: restarts(kube, pod) == 1)
+
+
+def restarts(kube: Kube, pod: str) -> int:
+    statuses = (kube.get("pod", pod) or {}).get("status", {}).get("containerStatuses", [])
+    return sum(status["restartCount"] for status in statuses)
+
+
+CRASHES: dict[str, Callable[[Kube, str], Any]] = {
+    "a crash": crash,
+    "a Pod deleted by force": lambda kube, pod: kube.run("delete", "pod", pod, "--force", "--grace-period=0"),
+}
+
+
+@pytest.mark.parametrize("what", CRASHES)
+def test_a_crash_loses_no_more_than_what_ran_there(kube: Kube, url: str, what: str) -> None:
+    """Until the node has seen it, kube-proxy goes on sending a half of the new requests there."""
+    victim = running(kube)[0]
+    with loaded(url, what) as load:
+        at = time.time()
+        CRASHES[what](kube, victim)
+        eventually("two engines are Ready", lambda: len(running(kube)) == 2, 60)
+        healed = time.time()
+    lost = [outcome for outcome in load.outcomes if not outcome.ok]
+    in_flight = [o for o in lost if o.at < at]
+    assert len(in_flight) < 64, "no more than ran at once"
+    assert all(outcome.at <= healed + 2 for outcome in lost), "later requests go elsewhere"
