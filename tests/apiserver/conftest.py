@@ -90,6 +90,6 @@ def children(kube: Kube) -> list[str]:
 
 
 def await_children(kube: Kube, *names: str) -> None:
-    """Wait until exactly a Deployment and a Service of each name exist."""
-    expected = sorted(f"{kind}/{name}" for kind in ("Deployment", "Service") for name in names)
+    """Wait until exactly a Deployment and a Service of each name exist, and the entry `demo`."""
+    expected = sorted([*(f"{kind}/{name}" for kind in ("Deployment", "Service") for name in names), "Service/demo"])
     eventually(f"children {expected}", lambda: children(kube) == expected or None)
