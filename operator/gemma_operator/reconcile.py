@@ -168,7 +168,8 @@ class Reconciler:
             live = await self._routes(serving)
         except API_ERRORS as error:
             return Ways(hindrance=Hindrance(REFUSED_ROUTE, said(error)))
-        absent = [route["kind"] for route in routes if live.get(route["kind"]) is None]
+        asked = {route["kind"] for route in routes}
+        absent = [kind for kind in ROUTE_KINDS if kind in asked and live.get(kind) is None]
         if absent:  # What is there stays: half of the routes would lead nowhere.
             return Ways(hindrance=not_installed(absent[0]) if self._settings.routing else NOT_ENABLED)
         opened = await self._align(serving, routes, [route for found in live.values() for route in found or ()])

@@ -67,11 +67,16 @@ async def test_routes_come_are_accepted_and_go_and_nothing_more_is_written() -> 
 
 
 @pytest.mark.parametrize(
-    ("absent", "reason"), [("HTTPRoute", "GatewayAPINotInstalled"), ("InferencePool", "InferenceExtensionNotInstalled")]
+    ("absent", "reason"),
+    [
+        ({"HTTPRoute"}, "GatewayAPINotInstalled"),
+        ({"InferencePool"}, "InferenceExtensionNotInstalled"),
+        ({"HTTPRoute", "InferencePool"}, "GatewayAPINotInstalled"),
+    ],
 )
-async def test_an_api_that_is_not_there_is_told_and_used_once_it_comes(absent: str, reason: str) -> None:
+async def test_an_api_that_is_not_there_is_told_and_used_once_it_comes(absent: set[str], reason: str) -> None:
     of = world()
-    of.cluster.absent = {absent}
+    of.cluster.absent = absent
     of.edit(routing=ROUTING)
     await of.settle()
     assert routing(of) == f"False {reason}"

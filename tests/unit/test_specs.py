@@ -23,6 +23,18 @@ unhurried = settings(
 
 
 FULL: dict[str, Any] = {
+    "routing": {
+        "gateway": {
+            "parentRefs": [{"name": "a", "namespace": "b", "sectionName": "c", "port": 443, "group": "g", "kind": "K"}],
+            "hostnames": ["chat.example"],
+            "timeouts": {"request": "2h", "backendRequest": "1h"},
+        },
+        "inferencePools": {
+            "batch": {
+                "endpointPickerRef": {"name": "p", "port": {"number": 9002}, "failureMode": "FailOpen", "group": "", "kind": "Service"}
+            }
+        },
+    },
     "model": {
         "id": "google/gemma-4-E4B-it", "revision": "main", "precision": "fp8", "servedName": "chat", "aliases": ["g"],
         "tokenSecretRef": {"name": "hub", "key": "token"}, "source": {"hub": {"endpoint": "https://hub.example"}},
@@ -102,7 +114,8 @@ def test_every_optional_part_may_be_missing() -> None:
     for less in without_each(FULL):
         found = outcome(less)
         assert not isinstance(found, str) or re.search(
-            r": required$|exactly one of|at least 1 item|gpus is 2|replicas.min is 0", found
+            r": required$|exactly one of|at least 1 item|gpus is 2|replicas.min is 0|names of pools|port.number is needed",
+            found,
         ), (
             less,
             found,
