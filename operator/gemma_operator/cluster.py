@@ -20,8 +20,8 @@ from gemma_operator.api.routing import GATEWAY_GROUP, POOL_GROUP
 from gemma_operator.api.serving import API_VERSION, KIND
 from gemma_operator.desired.inference_pool import INFERENCE_POOL
 from gemma_operator.desired.names import MANAGER
-from gemma_operator.lease import StoodDown
 from gemma_operator.desired.route import HTTP_ROUTE
+from gemma_operator.lease import StoodDown
 from gemma_operator.plan import SCALER
 
 log = logging.getLogger(__name__)
