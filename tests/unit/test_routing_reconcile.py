@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gemma_operator.cluster import Refused
 from gemma_operator.reconcile import ROUTING_SECONDS, Reconciler
 from gemma_operator.settings import read_settings
 from tests.unit.test_reconcile import KEY, World
@@ -165,3 +166,34 @@ async def test_a_turn_of_the_condition_is_an_event() -> None:
     of.cluster.absent = {"HTTPRoute"}
     await of.reconcile()
     assert ("Warning", "GatewayAPINotInstalled") in [(kind, reason) for kind, reason, _ in of.cluster.events]
+
+
+async def test_a_route_that_goes_is_judged_no_more() -> None:
+    of = world()
+    of.edit(routing=ROUTING)
+    await of.settle()
+    assert routing(of) == "False WaitingForGateway"
+    of.edit(routing={"inferencePools": ROUTING["inferencePools"]})
+    await of.reconcile()
+    assert routing(of) == "True PoolsMade"
+
+
+async def test_a_cache_is_no_way_that_could_be_closed() -> None:
+    of = world()
+    of.edit(model={"id": "m", "cache": {"size": "1Gi"}})
+    await of.settle()
+    assert [name for kind, _, name in of.cluster.objects if kind == "PersistentVolumeClaim"]
+    assert await of.reconcile() == []
+
+
+async def test_routes_that_may_not_be_read_are_told() -> None:
+    of = world()
+
+    async def forbidden(*_: str) -> Any:
+        raise Refused("httproutes is forbidden")
+
+    of.cluster.list_served = forbidden  # type: ignore[method-assign]
+    of.edit(routing=ROUTING)
+    await of.settle()
+    assert routing(of) == "False RefusedByApiServer"
+    assert ("Service", "ns", "chat") in of.cluster.objects
