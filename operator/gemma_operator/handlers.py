@@ -62,5 +62,5 @@ def register(registry: kopf.OperatorRegistry, queue: WorkQueue, ours: Settings) 
 
 
 def _watched(ours: Settings) -> Iterable[tuple[str, str, str]]:
-    """A kind that the cluster doesn't have yet is watched once it is there; with namespaces of one's own, after a restart."""
-    return (*CHILDREN, *(OPTIONAL.values() if ours.routing else ()))
+    """Routes are watched in the whole cluster only: kopf sees there whether their kinds come and go, else it ends with a kind."""
+    return (*CHILDREN, *(OPTIONAL.values() if ours.routing and not ours.namespaces else ()))

@@ -178,6 +178,11 @@ def test_with_rights_in_one_namespace_only(
         answer(kube, "True")
         await_routing(kube, "Accepted")
         await_quiet(kube, operator, plane, account)
+        for crd in CRDS:
+            kube.run("delete", "crd", crd)
+        await_routing(kube, "GatewayAPINotInstalled")
+        start = reconciles(operator)
+        eventually("it goes on", lambda: operator.healthy() and reconciles(operator) > start + 10, 60)
 
 
 def test_routes_without_the_right_to_them_are_told_what_to_set(kube: Kube, operator: Operator) -> None:
