@@ -22,7 +22,8 @@ from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.observe import PoolState, died_untold, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
 from gemma_operator.rollout import crowded
-from gemma_operator.routing_status import NOT_ENABLED, REFUSED_ROUTE, Hindrance, Ways, not_installed
+from gemma_operator.routing_status import NOT_ENABLED, Hindrance, Ways, not_installed
+from gemma_operator.routing_status import Reason as RoutingReason
 from gemma_operator.scaler import Scaler
 from gemma_operator.scaling_status import Scaling
 from gemma_operator.settings import Settings
@@ -167,7 +168,7 @@ class Reconciler:
         try:
             live = await self._routes(serving)
         except API_ERRORS as error:
-            return Ways(hindrance=Hindrance(REFUSED_ROUTE, said(error)))
+            return Ways(hindrance=Hindrance(RoutingReason.REFUSED, said(error)))
         asked = {route["kind"] for route in routes}
         absent = [kind for kind in ROUTE_KINDS if kind in asked and live.get(kind) is None]
         if absent:  # What is there stays: half of the routes would lead nowhere.
@@ -185,10 +186,10 @@ class Reconciler:
             if steps.leftovers:
                 raise _Leftovers(steps.leftovers)
             if steps.conflicts:
-                return Ways(tuple(there.values()), Hindrance("NameConflict", "; ".join(steps.conflicts)))
+                return Ways(tuple(there.values()), Hindrance(RoutingReason.NAME_CONFLICT, "; ".join(steps.conflicts)))
             there |= {ref_of(way): way for way in await self._carry_out(serving, steps)}
         except API_ERRORS as error:
-            return Ways(tuple(there.values()), Hindrance(REFUSED_ROUTE, said(error)))
+            return Ways(tuple(there.values()), Hindrance(RoutingReason.REFUSED, said(error)))
         return Ways(tuple(way for ref, way in there.items() if ref not in steps.delete))
 
     async def _routes(self, serving: GemmaServing) -> dict[str, list[Object] | None]:

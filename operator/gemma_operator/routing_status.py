@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from gemma_operator.api.conditions import ROUTING_READY, Condition
@@ -13,17 +14,32 @@ from gemma_operator.desired.inference_pool import INFERENCE_POOL
 from gemma_operator.desired.route import HTTP_ROUTE
 
 Object = Mapping[str, Any]
-REFUSED_ROUTE = "RefusedByApiServer"
-# A gateway that doesn't have to answer at once, such as one whose load balancer is made, is no fault yet.
-WAITING = "WaitingForGateway"
 _MESSAGE_LENGTH = 400
+
+
+class Reason(StrEnum):
+    """Reasons of RoutingReady."""
+
+    ACCEPTED = "Accepted"
+    POOLS_MADE = "PoolsMade"
+    NOT_ENABLED = "NotEnabled"
+    NO_GATEWAY_API = "GatewayAPINotInstalled"
+    NO_INFERENCE_EXTENSION = "InferenceExtensionNotInstalled"
+    WAITING = "WaitingForGateway"
+    NOT_ACCEPTED = "NotAccepted"
+    NOT_RESOLVED = "NotResolved"
+    POOL_NOT_ACCEPTED = "PoolNotAccepted"
+    NAME_CONFLICT = "NameConflict"
+    REFUSED = "RefusedByApiServer"
+
+
 _NOT_INSTALLED = {
     HTTP_ROUTE: (
-        "GatewayAPINotInstalled",
+        Reason.NO_GATEWAY_API,
         f"the cluster has no HTTPRoutes ({GATEWAY_GROUP}/v1): install the Gateway API and a gateway",
     ),
     INFERENCE_POOL: (
-        "InferenceExtensionNotInstalled",
+        Reason.NO_INFERENCE_EXTENSION,
         "the cluster has no InferencePools (inference.networking.k8s.io/v1): install the Gateway API inference extension, "
         "or remove spec.routing.inferencePools",
     ),
@@ -34,7 +50,7 @@ _NOT_INSTALLED = {
 class Hindrance:
     """Why a way isn't open."""
 
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -48,7 +64,8 @@ class Ways:
 
 NO_WAYS = Ways()
 NOT_ENABLED = Hindrance(
-    "NotEnabled", "this operator may not write routes: install its chart with routing.enabled=true (GEMMA_ROUTING)"
+    Reason.NOT_ENABLED,
+    "this operator may not write routes: install its chart with routing.enabled=true (GEMMA_ROUTING)",
 )
 
 
@@ -69,8 +86,8 @@ def routing_ready(serving: GemmaServing, ways: Ways) -> list[Condition]:
         named = ", ".join(
             _parent(serving.namespace, ref.model_dump(by_alias=True)) for ref in asked.gateway.parent_refs
         )
-        return [Condition(ROUTING_READY, "True", "Accepted", f"{named} takes requests for {hosts}")]
-    return [Condition(ROUTING_READY, "True", "PoolsMade", "The InferencePools are there for a route of your own")]
+        return [Condition(ROUTING_READY, "True", Reason.ACCEPTED, f"{named} takes requests for {hosts}")]
+    return [Condition(ROUTING_READY, "True", Reason.POOLS_MADE, "The InferencePools are there for a route of your own")]
 
 
 def _hindrances(live: Iterable[Object]) -> Iterator[Hindrance]:
@@ -78,7 +95,7 @@ def _hindrances(live: Iterable[Object]) -> Iterator[Hindrance]:
     found: list[Hindrance] = []
     for way in live:
         found += _of_route(way) if way["kind"] == HTTP_ROUTE else _of_pool(way)
-    yield from sorted(found, key=lambda hindrance: hindrance.reason == WAITING)
+    yield from sorted(found, key=lambda hindrance: hindrance.reason == Reason.WAITING)
 
 
 def _of_route(route: Object) -> Iterator[Hindrance]:
@@ -92,21 +109,23 @@ def _of_route(route: Object) -> Iterator[Hindrance]:
                 f"no gateway has answered for {parent}: see that it exists, that its class has a controller, "
                 f"and that it allows routes from namespace {namespace}"
             )
-            yield Hindrance(WAITING, said)
+            yield Hindrance(Reason.WAITING, said)
         for answer in mine:
-            yield from _refusals(answer, parent, "NotAccepted", generation)
+            yield from _refusals(answer, parent, Reason.NOT_ACCEPTED, generation)
             judged = [_judgement(answer, kind, generation).get("status") for kind in ("Accepted", "ResolvedRefs")]
             if not {"True", "False"}.issuperset(judged):
-                yield Hindrance(WAITING, f"{parent} has not judged the newest route yet")
+                yield Hindrance(Reason.WAITING, f"{parent} has not judged the newest route yet")
 
 
 def _of_pool(pool: Object) -> Iterator[Hindrance]:
     for answer in pool.get("status", {}).get("parents", []):
-        yield from _refusals(answer, f"InferencePool {pool['metadata']['name']}", "PoolNotAccepted", _generation(pool))
+        yield from _refusals(
+            answer, f"InferencePool {pool['metadata']['name']}", Reason.POOL_NOT_ACCEPTED, _generation(pool)
+        )
 
 
-def _refusals(answer: Object, who: str, not_accepted: str, generation: int) -> Iterator[Hindrance]:
-    for kind, reason in (("Accepted", not_accepted), ("ResolvedRefs", "NotResolved")):
+def _refusals(answer: Object, who: str, not_accepted: Reason, generation: int) -> Iterator[Hindrance]:
+    for kind, reason in (("Accepted", not_accepted), ("ResolvedRefs", Reason.NOT_RESOLVED)):
         condition = _judgement(answer, kind, generation)
         if condition.get("status") == "False":
             said = f"{who}: {condition.get('reason', '')}: {condition.get('message', '')}"

@@ -18,6 +18,7 @@ from gemma_operator.api.conditions import TYPES
 from gemma_operator.api.parse import parse
 from gemma_operator.api.serving import KIND
 from gemma_operator.desired import Defaults, desired
+from gemma_operator.routing_status import Reason as RoutingReason
 from gemma_operator.scaling.counters import MissingReason
 from gemma_operator.scaling.decision import Kind, Reason
 
@@ -125,6 +126,11 @@ def test_every_condition_reason_and_metric_is_documented() -> None:
     assert [reason for reason in (*Reason, *Kind, *MissingReason) if f"`{reason}`" not in scaling] == []
     exposed = {f"{m.name}{'_total' if m.type == 'counter' else ''}" for m in telemetry.REGISTRY.collect()}
     assert set(re.findall(r"^\| `(\w+)`", metrics, re.M)) == exposed
+
+
+def test_every_reason_of_routing_is_documented_and_no_other() -> None:
+    rows = re.findall(r"^\| (`[A-Z].*?) \|", (ROOT / "docs/routing.md").read_text(), re.M)
+    assert set(re.findall(r"`(\w+)`", "".join(rows))) == set(RoutingReason)
 
 
 def test_tables_of_conditions_name_no_other() -> None:
