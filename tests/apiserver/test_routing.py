@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
 
+from gemma_operator.api.parse import InvalidServing, parse
+from gemma_operator.desired import ROUTE_KINDS, Defaults, desired
 from tests.apiserver.conftest import SYSTEM, await_children, install, kubeconfig_of
-from tests.apiserver.test_lifecycle import reconciles, serving
+from tests.apiserver.test_lifecycle import EXAMPLE, reconciles, serving
 from tests.apiserver.test_settings import render, write
 from tests.support.kube import Kube, condition, eventually, writes
 from tests.support.operator import Operator
+from tests.support.specs import specs
 from tools.cluster.control_plane import ControlPlane
 from tools.cluster.crds import GATEWAY_API, INFERENCE_EXTENSION
 
@@ -164,10 +168,10 @@ def test_an_api_that_came_late_is_watched(
 def test_with_rights_in_one_namespace_only(
     admin: Kube, kube: Kube, gateway_api: Callable[[], None], plane: ControlPlane, tmp_path: Path
 ) -> None:
-    settings = (
+    values = (
         f"routing.enabled=true,crds.enabled=false,priorityClasses.enabled=false,watchNamespaces={{{kube.namespace}}}"
     )
-    install(admin, "spaced", "--set", settings)
+    install(admin, "spaced", "--set", values)
     account = "spaced-gemma-operator"
     kubeconfig = kubeconfig_of(admin, account, tmp_path)
     with running(kubeconfig, tmp_path, GEMMA_WATCH_NAMESPACES=kube.namespace) as operator:
@@ -244,3 +248,26 @@ def test_what_is_rendered_and_the_examples_are_taken_by_the_apis(
     for found in (document for file in files for document in yaml.safe_load_all(file) if document):
         where = found["metadata"].get("namespace", "default")
         admin.run("-n", where, "apply", "--server-side", "--dry-run=server", "-f", "-", stdin=json.dumps(found))
+
+
+def test_what_we_take_the_apis_take(admin: Kube, gateway_api: Callable[[], None]) -> None:
+    gateway_api()
+    routes: list[dict[str, Any]] = []
+
+    @settings(max_examples=300, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(specs())
+    def draw(spec: Any) -> None:
+        # The rest of the spec may well be refused.
+        routing = spec.get("routing") if isinstance(spec, dict) else None
+        try:
+            of = parse({**EXAMPLE, "metadata": {"name": "fuzz"}, "spec": {**EXAMPLE["spec"], "routing": routing}})
+        except InvalidServing:
+            return
+        routes.extend(way for way in desired(of, Defaults("vllm:v0.32.0")).ways if way["kind"] in ROUTE_KINDS)
+
+    draw()
+    assert {route["kind"] for route in routes} == set(ROUTE_KINDS)
+    assert len(routes) > 30
+    flags = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
+    everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": routes})
+    admin.run("apply", *flags, "-f", "-", stdin=everything)
