@@ -56,7 +56,7 @@ async def run(settings: Settings) -> None:
     queue = WorkQueue(gate.reconcile)
     telemetry.queue_depth.set_function(lambda: queue.depth)
     registry = kopf.OperatorRegistry()
-    handlers.register(registry, queue)
+    handlers.register(registry, queue, settings)
     log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
     watch = asyncio.create_task(_kopf(settings, registry), name="watch")
     workers = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]

@@ -12,17 +12,21 @@ from typing import Any
 
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
-from kubernetes.dynamic import DynamicClient, ResourceInstance
+from kubernetes.dynamic import DynamicClient, Resource, ResourceInstance
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from gemma_operator import __version__, telemetry
+from gemma_operator.api.routing import GATEWAY_GROUP, POOL_GROUP
 from gemma_operator.api.serving import API_VERSION, KIND
+from gemma_operator.desired.inference_pool import INFERENCE_POOL
 from gemma_operator.desired.names import MANAGER
+from gemma_operator.desired.route import HTTP_ROUTE
 from gemma_operator.lease import StoodDown
 from gemma_operator.plan import SCALER
 
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
+Objects = list[Object]
 # kubernetes.io/docs/reference/labels-annotations-taints: the ReplicaSet removes the lowest first.
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
@@ -36,6 +40,11 @@ API_VERSIONS = {
     "Pod": "v1",
     "Event": "v1",
 }
+# Kinds that a cluster needn't have, with their names in URLs.
+OPTIONAL = {
+    HTTP_ROUTE: (GATEWAY_GROUP, "v1", "httproutes"),
+    INFERENCE_POOL: (POOL_GROUP, "v1", "inferencepools"),
+}
 # The start of an engine is told in far less.
 _LOG_BYTES = 256 * 1024
 # The tracebacks of vLLM's processes, one after another, have some 200.
@@ -48,6 +57,10 @@ _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 class Refused(Exception):
     """The API server refuses an object: asking again at once doesn't help, a person has to act."""
+
+
+# Every way in which the API server says no.
+API_ERRORS = (Refused, ApiException, DynamicApiError)
 
 
 class NoCluster(Exception):
@@ -74,10 +87,14 @@ class Cluster:
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
         """Objects of a kind in a namespace by label selector, each with its kind."""
+        return await self.list_served(kind, namespace, selector) or []
+
+    async def list_served(self, kind: str, namespace: str, selector: str) -> Objects | None:
+        """As `list`; None where the cluster doesn't have that kind. Raises Refused where the operator may not read it."""
         found = await self._call(
             lambda: self._resource(kind).get(namespace=namespace, label_selector=selector, _request_timeout=_TIMEOUT)
         )
-        return [{**item, "kind": kind} for item in (found or {}).get("items", [])]
+        return None if found is None else [{**item, "kind": kind} for item in found.get("items", [])]
 
     async def log(self, namespace: str, pod: str) -> str:
         """What a Pod's engine has written since its start, each line with its time; empty where that can't be read."""
@@ -123,7 +140,7 @@ class Cluster:
                     _request_timeout=_TIMEOUT,
                 ),
             )
-        except (Refused, ApiException, DynamicApiError) as error:
+        except API_ERRORS as error:
             log.warning("Pod %s/%s could not be marked to go first: %s", namespace, pod, error)
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
@@ -181,7 +198,7 @@ class Cluster:
                     body=body, namespace=meta["namespace"], _request_timeout=_TIMEOUT
                 ),
             )
-        except (Refused, ApiException, DynamicApiError):
+        except API_ERRORS:
             return
 
     async def _apply(self, body: Object, manager: str, dry_run: bool = False) -> Object:
@@ -207,6 +224,10 @@ class Cluster:
     def _resource(self, kind: str) -> Any:
         if self._dynamic is None:
             self._dynamic = DynamicClient(self._api)
+        if kind in OPTIONAL:
+            # Discovery would ask for all groups of the cluster again each time that the kind isn't there.
+            group, version, plural = OPTIONAL[kind]
+            return Resource("apis", group, version, kind, namespaced=True, name=plural, client=self._dynamic)
         return self._dynamic.resources.get(api_version=API_VERSIONS[kind], kind=kind)
 
     async def _write(
@@ -231,21 +252,23 @@ class Cluster:
                 if error.status == 404:
                     return None
                 if _is_refusal(error):
-                    raise Refused(_said(error)) from error
+                    raise Refused(said(error)) from error
                 raise
         return dict(answer.to_dict()) if hasattr(answer, "to_dict") else dict(answer or {})
 
 
 def _is_refusal(error: Any) -> bool:
     # OwnerReferencesPermissionEnforcement knows a new CRD only after its next discovery, 10 s later or so.
-    if "cannot find RESTMapping" in _said(error):
+    if "cannot find RESTMapping" in said(error):
         return False
     # Server-side apply answers 500 to what isn't of the kind's schema, such as an unknown field in a toleration.
-    return error.status in (400, 403, 422) or "failed to create typed patch object" in _said(error)
+    return error.status in (400, 403, 422) or "failed to create typed patch object" in said(error)
 
 
-def _said(error: Any) -> str:
+def said(error: Any) -> str:
     """The API server's own sentence."""
+    if isinstance(error, Refused):
+        return str(error)
     try:
         return str(json.loads(error.body)["message"])
     except (ValueError, KeyError, TypeError):

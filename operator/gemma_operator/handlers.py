@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import kopf
 
 from gemma_operator.api.serving import GROUP, PLURAL, VERSION
+from gemma_operator.cluster import OPTIONAL
 from gemma_operator.desired.names import MANAGED_BY, MANAGER, SELECT_OURS, SERVING
 from gemma_operator.settings import Settings
 from gemma_operator.workqueue import WorkQueue
@@ -33,11 +34,11 @@ def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
     settings.watching.server_timeout = 300
     settings.persistence.finalizer = f"{GROUP}/unused"
     settings.scanning.disabled = bool(ours.namespaces)
-    for group, version, plural in CHILDREN:
+    for group, version, plural in _watched(ours):
         settings.watching.label_selectors[group, version, plural] = SELECT_OURS
 
 
-def register(registry: kopf.OperatorRegistry, queue: WorkQueue) -> None:
+def register(registry: kopf.OperatorRegistry, queue: WorkQueue, ours: Settings) -> None:
     """Register the event handlers and the liveness probe."""
 
     async def on_serving(namespace: str | None, name: str | None, **_: Any) -> None:
@@ -55,6 +56,11 @@ def register(registry: kopf.OperatorRegistry, queue: WorkQueue) -> None:
         return overdue
 
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(on_serving)
-    for group, version, plural in CHILDREN:
+    for group, version, plural in _watched(ours):
         kopf.on.event(group, version, plural, labels={MANAGED_BY: MANAGER}, registry=registry)(on_child)
     kopf.on.probe(id="queue_overdue_seconds", errors=kopf.ErrorsMode.PERMANENT, registry=registry)(alive)
+
+
+def _watched(ours: Settings) -> Iterable[tuple[str, str, str]]:
+    """Routes are watched in the whole cluster only: kopf sees there whether their kinds come and go, else it ends with a kind."""
+    return (*CHILDREN, *(OPTIONAL.values() if ours.routing and not ours.namespaces else ()))

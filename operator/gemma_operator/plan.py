@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gemma_operator.api.serving import KIND, GemmaServing
+from gemma_operator.desired import ROUTE_KINDS
 from gemma_operator.desired.names import APPLIED, MANAGER, POOL
 from gemma_operator.rollout import Waiting, settle, with_room
 
@@ -81,7 +82,7 @@ def plan(
             scale += scaled
             waiting += waits
         body = stamp(body)
-        if found is None or not in_place(body, found):
+        if found is None or not in_place(body, found, merged=child["kind"] not in ROUTE_KINDS):
             apply.append(body)
     delete = tuple(ref for ref, found in existing.items() if ref not in kept and _owned(found, serving.uid))
     if conflicts or leftovers:
@@ -131,23 +132,32 @@ def stamp(child: Object) -> Object:
     return {**child, "metadata": {**child["metadata"], "annotations": annotations}}
 
 
-def in_place(wanted: Any, live: Any) -> bool:
-    """True where everything wanted is in the live object; what others or the API server added doesn't matter."""
+def in_place(wanted: Any, live: Any, merged: bool = True) -> bool:
+    """True where everything wanted is in the live object; what others or the API server added doesn't matter.
+
+    `merged`: lists are merged by key, as Kubernetes does with its own kinds; else each is one value, as in a route.
+    """
     if isinstance(wanted, dict):
         # The API server stores an empty value as an absent one.
         return isinstance(live, Mapping) and all(
-            in_place(value, live[key]) if key in live else value in ("", [], {}) for key, value in wanted.items()
+            in_place(value, live[key], merged) if key in live else value in ("", [], {})
+            for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         if not isinstance(live, list):
             return False
         key = next(
-            (key for key in _KEYS if wanted and all(isinstance(item, dict) and key in item for item in wanted)), ""
+            (
+                key
+                for key in _KEYS
+                if merged and wanted and all(isinstance(item, dict) and key in item for item in wanted)
+            ),
+            "",
         )
         if key and len({item[key] for item in wanted}) == len(wanted):
             found = {item.get(key): item for item in live if isinstance(item, Mapping)}
             return all(item[key] in found and in_place(item, found[item[key]]) for item in wanted)
-        return len(wanted) == len(live) and all(in_place(a, b) for a, b in zip(wanted, live, strict=True))
+        return len(wanted) == len(live) and all(in_place(a, b, merged) for a, b in zip(wanted, live, strict=True))
     return bool(wanted == live)
 
 

@@ -6,14 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from gemma_operator import telemetry
 from gemma_operator.api.parse import InvalidServing, parse
 from gemma_operator.api.serving import KIND, GemmaServing
-from gemma_operator.cluster import Cluster, Object, Refused
-from gemma_operator.desired import CHILD_KINDS, desired
+from gemma_operator.cluster import API_ERRORS, Cluster, Object, Refused, said
+from gemma_operator.desired import CHILD_KINDS, ROUTE_KINDS, desired, is_entry
 from gemma_operator.desired.names import SERVING, label_value
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.progress import Marks, marks
@@ -21,6 +22,8 @@ from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.observe import PoolState, died_untold, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
 from gemma_operator.rollout import crowded
+from gemma_operator.routing_status import NOT_ENABLED, Hindrance, Ways, not_installed
+from gemma_operator.routing_status import Reason as RoutingReason
 from gemma_operator.scaler import Scaler
 from gemma_operator.scaling_status import Scaling
 from gemma_operator.settings import Settings
@@ -33,6 +36,8 @@ log = logging.getLogger(__name__)
 REFUSED_RETRY_SECONDS = 30
 # An engine's log is read this often while it starts, seconds.
 STARTING_SECONDS = 10
+# Whether a gateway has taken a route in is looked at this often until it has, seconds.
+ROUTING_SECONDS = 30
 # A rollout without room is looked at this often, seconds.
 BLOCKED_SECONDS = 60
 
@@ -68,7 +73,8 @@ class Reconciler:
 
     async def _converge(self, body: Object) -> Object:
         """Bring the children in line; returns the new status."""
-        children, pods = await self._children(body)
+        found, pods = await self._children(body)
+        entries, children = _parted(found)
         old, now = body.get("status", {}), _now()
         started, last_words = await self._marks(pods, old.get("pools", {})), await self._last_words(pods)
         states = _states(children, pods, started, last_words)
@@ -90,12 +96,13 @@ class Reconciler:
             if steps.scale:
                 await self._mark(serving.namespace, scaling)
             children = [*children, *await self._carry_out(serving, steps)]
+            ways = await self._open(serving, want.ways, entries)
         except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
             return refused_status(
                 generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now, rival
             )
         states = _states(children, pods, started, last_words)
-        return status(serving, states, scaling, want.warnings, old, now, steps.waiting, rival)
+        return status(serving, states, scaling, want.warnings, old, now, steps.waiting, rival, ways)
 
     async def _children(self, body: Object) -> tuple[list[Object], list[Object]]:
         """Live children of a serving, and its Pods."""
@@ -153,6 +160,45 @@ class Reconciler:
             await self._cluster.delete(kind, serving.namespace, name)
             log.info("%s/%s: deleted %s %s", serving.namespace, serving.name, kind, name)
         return applied
+
+    async def _open(self, serving: GemmaServing, wanted: Iterable[Object], entries: Iterable[Object]) -> Ways:
+        """Bring the ways to the pools in line. What hinders that is told, and concerns no engine."""
+        routes = [way for way in wanted if way["kind"] in ROUTE_KINDS]
+        entry = await self._align(serving, [way for way in wanted if way not in routes], entries)
+        try:
+            live = await self._routes(serving)
+        except API_ERRORS as error:
+            return Ways(hindrance=Hindrance(RoutingReason.REFUSED, said(error)))
+        asked = {route["kind"] for route in routes}
+        absent = [kind for kind in ROUTE_KINDS if kind in asked and live.get(kind) is None]
+        if absent:  # What is there stays: half of the routes would lead nowhere.
+            return Ways(hindrance=not_installed(absent[0]) if self._settings.routing else NOT_ENABLED)
+        opened = await self._align(serving, routes, [route for found in live.values() for route in found or ()])
+        return replace(opened, hindrance=entry.hindrance or opened.hindrance)
+
+    async def _align(self, serving: GemmaServing, wanted: list[Object], live: Iterable[Object]) -> Ways:
+        """Make what is live what is wanted; returns it as it then stands."""
+        there = {ref_of(way): way for way in live}
+        try:
+            steps = plan(
+                serving, wanted, [*there.values(), *await self._strangers(serving, wanted, there.values())], {}
+            )
+            if steps.leftovers:
+                raise _Leftovers(steps.leftovers)
+            if steps.conflicts:
+                return Ways(tuple(there.values()), Hindrance(RoutingReason.NAME_CONFLICT, "; ".join(steps.conflicts)))
+            there |= {ref_of(way): way for way in await self._carry_out(serving, steps)}
+        except API_ERRORS as error:
+            return Ways(tuple(there.values()), Hindrance(RoutingReason.REFUSED, said(error)))
+        return Ways(tuple(way for ref, way in there.items() if ref not in steps.delete))
+
+    async def _routes(self, serving: GemmaServing) -> dict[str, list[Object] | None]:
+        """The serving's routes and InferencePools by kind; None where the cluster doesn't have the kind, or we no right to it."""
+        if not self._settings.routing:
+            return {}
+        selector = f"{SERVING}={label_value(serving.name)}"
+        found = (self._cluster.list_served(kind, serving.namespace, selector) for kind in ROUTE_KINDS)
+        return dict(zip(ROUTE_KINDS, await asyncio.gather(*found), strict=True))
 
     async def _mark(self, namespace: str, scaling: Scaling) -> None:
         """Mark the Pods that lose the least work, before their pools shrink; the newest mark has the lowest cost."""
@@ -218,8 +264,11 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
         ("ScalingSound", "False"),
         ("UpdateAvailable", ""),
         ("SoleOperator", "False"),
+        ("RoutingReady", "False"),
     ):
         before, after = _condition(old, kind).get("status"), _condition(new, kind)
+        if not after:
+            continue
         turned = after["status"] != before and (before is not None or (kind, after["status"]) == ("Stalled", "True"))
         if turned and after["status"] != "Unknown" and (kind, after["status"]) != ("Stalled", "False"):
             level = "Warning" if after["status"] == bad else "Normal"
@@ -246,14 +295,23 @@ def _next_look_seconds(new: Mapping[str, Any]) -> float:
         return REFUSED_RETRY_SECONDS
     if _condition(new, "Reconciling").get("reason") == BLOCKED:
         return BLOCKED_SECONDS
+    routing = ROUTING_SECONDS if _condition(new, "RoutingReady").get("status") == "False" else float("inf")
     phases = (pool.get("startup", {}).get("phase") for pool in new.get("pools", {}).values())
-    return STARTING_SECONDS if any(phase in TOLD_BY_LOG for phase in phases) else float("inf")
+    return STARTING_SECONDS if any(phase in TOLD_BY_LOG for phase in phases) else routing
 
 
 def _states(
     children: Iterable[Object], pods: Iterable[Object], started: Mapping[str, Marks], last_words: Mapping[str, str]
 ) -> dict[str, PoolState]:
     return observe((child for child in children if child["kind"] == "Deployment"), pods, started, last_words)
+
+
+def _parted(children: Iterable[Object]) -> tuple[list[Object], list[Object]]:
+    """The entry Services, and the pools' children."""
+    parts: tuple[list[Object], list[Object]] = ([], [])
+    for child in children:
+        parts[not is_entry(child)].append(child)
+    return parts
 
 
 def _any_ready(states: Mapping[str, PoolState]) -> bool:

@@ -35,6 +35,8 @@ class Settings:
     health_port: int
     log_level: str
     log_json: bool
+    routing: bool
+    """The operator may read and write routes and InferencePools."""
     pod_name: str
     pod_namespace: str
     operator_name: str
@@ -59,6 +61,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         health_port=_port(env, "GEMMA_HEALTH_PORT", 8081),
         log_level=_choice(env, "GEMMA_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
         log_json=_choice(env, "GEMMA_LOG_FORMAT", "json", ("json", "plain")) == "json",
+        routing=_choice(env, "GEMMA_ROUTING", "false", ("true", "false")) == "true",
         pod_name=env.get("POD_NAME", "gemma-operator"),
         pod_namespace=env.get("POD_NAMESPACE", ""),
         operator_name=env.get("GEMMA_OPERATOR_NAME", "gemma-operator"),

@@ -8,13 +8,15 @@ from typing import Any
 
 from gemma_operator.api import conditions as c
 from gemma_operator.api.conditions import Condition, Status
+from gemma_operator.api.pool import PoolClass
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired.deployment import SURGE, strategy
-from gemma_operator.desired.names import pool_url
+from gemma_operator.desired.names import entry_url, pool_url
 from gemma_operator.engine.findings import Finding
 from gemma_operator.engine.settings import PORT
 from gemma_operator.observe import PoolState
 from gemma_operator.rollout import ROOM_SECONDS, Waiting
+from gemma_operator.routing_status import NO_WAYS, Ways, routing_ready
 from gemma_operator.scaling_status import Scaling, pool_status
 from gemma_operator.scaling_status import conditions as scaling_conditions
 from gemma_operator.scaling_status import unknown as scaling_unknown
@@ -42,6 +44,7 @@ def status(
     now: str,
     waiting: Sequence[Waiting] = (),
     rival: str = "",
+    ways: Ways = NO_WAYS,
 ) -> dict[str, Any]:
     """Status of a serving whose spec was accepted. `now` is RFC 3339; `waiting`: Pod templates that were not applied;
     `rival`: another operator that would act here, as `<namespace>/<Deployment>`."""
@@ -51,6 +54,7 @@ def status(
         _settings_sound(warnings),
         _update_available(waiting),
         _sole_operator(rival),
+        *routing_ready(serving, ways),
         *scaling_conditions(scaling),
     ]
     shown = old.get("pools", {})
@@ -58,7 +62,7 @@ def status(
         name: _pool(serving, name, states.get(name, PoolState()), scaling, shown.get(name, {}), now)
         for name in serving.spec.pools
     }
-    return _status(serving.generation, new, pools, old, now)
+    return _status(serving.generation, new, pools, old, now) | {"endpoints": _endpoints(serving)}
 
 
 def refused_status(
@@ -76,9 +80,11 @@ def refused_status(
         Condition(c.SETTINGS_SOUND, "Unknown", refusal.reason, unknown),
         Condition(c.UPDATE_AVAILABLE, "Unknown", refusal.reason, unknown),
         _sole_operator(rival),
+        *(Condition(c.ROUTING_READY, "Unknown", refusal.reason, unknown) for _ in _shown(old, c.ROUTING_READY)),
         *scaling_unknown(refusal.reason, unknown),
     ]
-    return _status(generation, new, old.get("pools", {}), old, now)
+    kept = {"endpoints": old["endpoints"]} if "endpoints" in old else {}
+    return _status(generation, new, old.get("pools", {}), old, now) | kept
 
 
 def _status(
@@ -86,6 +92,19 @@ def _status(
 ) -> dict[str, Any]:
     merged = c.merge(old.get("conditions", []), new, generation, now)
     return {"observedGeneration": generation, "conditions": merged, "pools": dict(pools)}
+
+
+def _shown(old: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    """The condition of that type that is shown now, if any."""
+    return [condition for condition in old.get("conditions", []) if condition["type"] == kind]
+
+
+def _endpoints(serving: GemmaServing) -> dict[str, str]:
+    name, namespace = serving.name, serving.namespace
+    classes: tuple[PoolClass, ...] = ("interactive", "batch")
+    main = {of: pool for of in classes if (pool := serving.spec.main_pool(of))}
+    urls: dict[str, str] = {of: pool_url(name, namespace, pool, PORT) for of, pool in main.items()}
+    return {"entry": entry_url(name, namespace, PORT), **urls}
 
 
 def _progress(

@@ -31,8 +31,22 @@ def admin(plane: ControlPlane) -> Kube:
     """kubectl as cluster admin, with the chart's CRD, RBAC and priority classes applied."""
     kube = Kube(plane.kubeconfig)
     kube.run("create", "namespace", SYSTEM)
-    command = [str(binaries.ensure_one("helm")), "template", "gemma-operator", "charts/gemma-operator", "-n", SYSTEM]
-    rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    install(kube, "gemma-operator")
+    crd = "gemmaservings.gemmaserving.dev"
+    eventually(f"{crd} established", lambda: condition(kube.get("crd", crd), "Established").get("status") == "True")
+    return kube
+
+
+@pytest.fixture(scope="session")
+def operator_kubeconfig(admin: Kube, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubeconfig with the operator's ServiceAccount token: 403 where the chart grants too little."""
+    return kubeconfig_of(admin, "gemma-operator", tmp_path_factory.mktemp("operator"))
+
+
+def install(admin: Kube, release: str, *settings: str) -> None:
+    """What the chart renders for a release, less what needs a node."""
+    command = [str(binaries.ensure_one("helm")), "template", release, "charts/gemma-operator", "-n", SYSTEM]
+    rendered = subprocess.run([*command, *settings], capture_output=True, text=True, check=True).stdout
     wanted = {
         "CustomResourceDefinition",
         "ServiceAccount",
@@ -42,23 +56,19 @@ def admin(plane: ControlPlane) -> Kube:
         "RoleBinding",
         "PriorityClass",
     }
-    Kube(plane.kubeconfig, SYSTEM).apply(
-        *(doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in wanted)
-    )
-    crd = "gemmaservings.gemmaserving.dev"
-    eventually(f"{crd} established", lambda: condition(kube.get("crd", crd), "Established").get("status") == "True")
-    return kube
+    for document in yaml.safe_load_all(rendered):
+        if document and document["kind"] in wanted:
+            Kube(admin.kubeconfig, document["metadata"].get("namespace", SYSTEM)).apply(document)
 
 
-@pytest.fixture(scope="session")
-def operator_kubeconfig(admin: Kube, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kubeconfig with the operator's ServiceAccount token: 403 where the chart grants too little."""
-    token = admin.run("-n", SYSTEM, "create", "token", "gemma-operator", "--duration=2h").stdout.strip()
+def kubeconfig_of(admin: Kube, account: str, folder: Path) -> Path:
+    """A kubeconfig with the token of an installed operator's ServiceAccount."""
+    token = admin.run("-n", SYSTEM, "create", "token", account, "--duration=2h").stdout.strip()
     config = json.loads(admin.run("config", "view", "--raw", "--flatten", "-o", "json").stdout)
     config["users"] = [{"name": "operator", "user": {"token": token}}]
     for context in config["contexts"]:
         context["context"]["user"] = "operator"
-    path = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    path = folder / "kubeconfig"
     path.write_text(json.dumps(config))
     path.chmod(0o600)
     return path
@@ -90,6 +100,6 @@ def children(kube: Kube) -> list[str]:
 
 
 def await_children(kube: Kube, *names: str) -> None:
-    """Wait until exactly a Deployment and a Service of each name exist."""
-    expected = sorted(f"{kind}/{name}" for kind in ("Deployment", "Service") for name in names)
+    """Wait until exactly a Deployment and a Service of each name exist, and the entry `demo`."""
+    expected = sorted([*(f"{kind}/{name}" for kind in ("Deployment", "Service") for name in names), "Service/demo"])
     eventually(f"children {expected}", lambda: children(kube) == expected or None)

@@ -254,10 +254,10 @@ def test_what_the_api_server_refuses_becomes_a_condition(kube: Kube, operator: O
 )
 def test_every_legal_name_works(kube: Kube, operator: Operator, name: str) -> None:
     kube.apply(serving(name))
-    eventually("two Deployments and two Services", lambda: len(children(kube)) == 4)
+    eventually("two Deployments, two Services and the entry", lambda: len(children(kube)) == 5)
     eventually("status", lambda: condition(kube.get("gsv", name), "Stalled").get("status") == "False")
     kube.run("delete", "deployment", "--all")
-    eventually("children come back by their annotation", lambda: len(children(kube)) == 4)
+    eventually("children come back by their annotation", lambda: len(children(kube)) == 5)
 
 
 REFUSED = {

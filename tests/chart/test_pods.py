@@ -114,6 +114,7 @@ def test_default_environment(helm: Any) -> None:
         "GEMMA_ENGINE_COMMAND": "",
         "GEMMA_PRIORITY_CLASS_INTERACTIVE": "r-gemma-operator-interactive",
         "GEMMA_PRIORITY_CLASS_BATCH": "r-gemma-operator-batch",
+        "GEMMA_ROUTING": "false",
         "GEMMA_LOG_LEVEL": "info",
         "GEMMA_LOG_FORMAT": "json",
         "GEMMA_OPERATOR_NAME": "r-gemma-operator",

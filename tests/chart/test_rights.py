@@ -50,6 +50,8 @@ OPERATOR_RIGHTS = {
     *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "update")),
 }
 CREATE_LEASES = ("coordination.k8s.io", "leases", "create")
+ROUTES = (("gateway.networking.k8s.io", "httproutes"), ("inference.networking.k8s.io", "inferencepools"))
+ROUTING_RIGHTS = {(*kind, verb) for kind in ROUTES for verb in (*READ, "create", "patch", "delete")}
 CRD_RIGHTS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in READ}
 
 
@@ -70,6 +72,17 @@ def test_namespaced_rights_are_the_same_less_the_crds(helm: Any) -> None:
         assert placed == {
             (ns, name) for ns in ("team-a", "team-b") for name in ("r-gemma-operator", "r-gemma-operator-prometheus")
         }
+
+
+def test_rights_to_routes_come_with_routing_alone(helm: Any) -> None:
+    on = ("--set", "routing.enabled=true")
+    assert (
+        granted(helm.render(*on, values="cluster"), "r-gemma-operator") == OPERATOR_RIGHTS | CRD_RIGHTS | ROUTING_RIGHTS
+    )
+    manifests = helm.render(*on, values="namespaced")
+    assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | ROUTING_RIGHTS | {CREATE_LEASES}
+    assert not {m["kind"] for m in manifests} & CLUSTER_SCOPED
+    assert helm.operator_env(*on)["GEMMA_ROUTING"] == "true"
 
 
 def test_bindings_join_existing_roles_and_accounts(helm: Any, values: str) -> None:

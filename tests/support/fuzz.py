@@ -69,7 +69,7 @@ class Judges:
                 continue
             refused = self.parser.accepts(engine.command.args)
             assert refused is None, f"the engine's parser refuses {engine.command.args}: {refused}"
-        for child in want.children:
+        for child in (found for found in want.objects if found["kind"] in _PATHS):
             kind, name = child["kind"], child["metadata"]["name"]
             path = f"{_PATHS[kind]}/namespaces/default/{_PLURALS[kind]}/{name}"
             query = "?fieldManager=fuzz&force=true&dryRun=All&fieldValidation=Strict"

@@ -66,6 +66,11 @@ _LIKELY: dict[Path, st.SearchStrategy[Any]] = {
     ("source", "pvc", "path"): st.sampled_from(["models/gemma 4", "a", ".hidden/x"]),
     ("source", "image", "path"): st.sampled_from(["models/gemma 4", "a"]),
     ("endpoint",): st.sampled_from(["https://hub.example", "http://10.0.0.1:9000/x"]),
+    ("hostnames",): st.lists(st.sampled_from(["chat.example", "*.example.com", "a.b-c.d"]), max_size=2, unique=True),
+    ("kind",): st.sampled_from(["Service", "Gateway", "Other"]),
+    ("group",): st.sampled_from(["", "gateway.networking.k8s.io", "example.com"]),
+    ("timeouts", "request"): st.sampled_from(["0s", "10m", "1h30m"]),
+    ("backendRequest",): st.sampled_from(["0s", "30s", "2h"]),
     ("uri",): st.sampled_from(["s3://bucket/gemma", "gs://b/ü"]),
     ("gpuResource",): st.sampled_from(["nvidia.com/gpu", "amd.com/gpu"]),
     **{(name,): _NAMES for name in ("name", "claimName", "secretName", "storageClassName", "priorityClassName",
@@ -114,6 +119,10 @@ def _spec(draw: st.DrawFn) -> dict[str, Any]:
     kinds = st.sampled_from([["interactive"], ["batch"], ["own"], ["interactive", "batch"], ["interactive", "own"], []])
     if pools := draw(kinds):
         spec["pools"] = {kind: draw(_pool(pool, kind)) for kind in pools}
+    if draw(st.integers(0, 2)) == 0:
+        routing = draw(_value(fields["routing"], ("routing",)))
+        pickers = zip(pools or ["interactive", "batch"], routing.pop("inferencePools", {}).values(), strict=False)
+        spec["routing"] = {**routing, "inferencePools": dict(pickers)}
     return spec
 
 

@@ -13,7 +13,10 @@ OPERATOR, SCALER = "gemma-operator", "gemma-operator-scaler"
 
 
 class FakeCluster:
-    """Stands for `gemma_operator.cluster.Cluster`; `writes` are (verb, kind, name), `refuse` is what it says to applies of a kind."""
+    """Stands for `gemma_operator.cluster.Cluster`; `writes` are (verb, kind, name).
+
+    `refuse` is what it says to applies of a kind, `absent` are kinds that it doesn't have.
+    """
 
     def __init__(self, *objects: Object) -> None:
         self.objects = {self._key(found): copy.deepcopy(found) for found in objects}
@@ -21,6 +24,7 @@ class FakeCluster:
         self.sizes: list[int] = []
         self.events: list[tuple[str, str, str]] = []
         self.refuse: dict[str, str] = {}
+        self.absent: set[str] = set()
         self.logs: dict[str, str] = {}
         self.logs_read: list[str] = []
         self.last: dict[str, str] = {}
@@ -31,6 +35,9 @@ class FakeCluster:
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def list_served(self, kind: str, namespace: str, selector: str) -> list[Object] | None:
+        return None if kind in self.absent else await self.list(kind, namespace, selector)
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
         label, value = selector.split("=")

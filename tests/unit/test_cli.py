@@ -52,7 +52,7 @@ def test_render_prints_every_child_of_every_serving(render: Any) -> None:
     code, out, _ = render(EXAMPLE + "---\n" + EXAMPLE.replace("name: gemma4-e4b", "name: other") + "---\n")
     assert code == 0
     names = [(child["kind"], child["metadata"]["name"]) for child in yaml.safe_load_all(out)]
-    assert len(names) == len(set(names)) == 12
+    assert len(names) == len(set(names)) == 14
     assert "&id" not in out
 
 

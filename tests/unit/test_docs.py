@@ -18,13 +18,14 @@ from gemma_operator.api.conditions import TYPES
 from gemma_operator.api.parse import parse
 from gemma_operator.api.serving import KIND
 from gemma_operator.desired import Defaults, desired
+from gemma_operator.routing_status import Reason as RoutingReason
 from gemma_operator.scaling.counters import MissingReason
 from gemma_operator.scaling.decision import Kind, Reason
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "charts/**/*.md", "tools/**/*.md", "images/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "charts/**/*.md", "tools/**/*.md", "images/**/*.md", "examples/**/*.md")
     for path in ROOT.glob(pattern)
 )
 SCHEMA = json.loads((ROOT / "charts/gemma-operator/values.schema.json").read_text())
@@ -101,9 +102,12 @@ def test_files_that_commands_name_exist(document: Path) -> None:
         assert [file for file in files if not (ROOT / file).exists()] == [], command
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
 def test_every_example_renders(example: Path) -> None:
-    assert all(desired(parse(found), DEFAULTS) for found in yaml.safe_load_all(example.read_text()))
+    """The API server's tests apply what is of another kind."""
+    found = [document for document in yaml.safe_load_all(example.read_text()) if document["kind"] == KIND]
+    assert all(desired(parse(document), DEFAULTS) for document in found)
+    assert found or example.parent != ROOT / "examples"
 
 
 def test_the_readme_shows_the_example_that_it_applies() -> None:
@@ -122,6 +126,11 @@ def test_every_condition_reason_and_metric_is_documented() -> None:
     assert [reason for reason in (*Reason, *Kind, *MissingReason) if f"`{reason}`" not in scaling] == []
     exposed = {f"{m.name}{'_total' if m.type == 'counter' else ''}" for m in telemetry.REGISTRY.collect()}
     assert set(re.findall(r"^\| `(\w+)`", metrics, re.M)) == exposed
+
+
+def test_every_reason_of_routing_is_documented_and_no_other() -> None:
+    rows = re.findall(r"^\| (`[A-Z].*?) \|", (ROOT / "docs/routing.md").read_text(), re.M)
+    assert set(re.findall(r"`(\w+)`", "".join(rows))) == set(RoutingReason)
 
 
 def test_tables_of_conditions_name_no_other() -> None:

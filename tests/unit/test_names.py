@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_operator.api.parse import parse
-from gemma_operator.desired.names import SERVING, child_name, label_value, pool_url
+from gemma_operator.desired.names import SERVING, child_name, entry_name, entry_url, label_value, pool_url
 from tests.unit.builders import body, wanted
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -63,6 +63,31 @@ def test_every_child_has_a_legal_name(serving: str, pool: str) -> None:
 def test_different_pools_have_different_names(serving: str, pool: str, other: str, other_pool: str) -> None:
     same = (serving, pool) == (other, other_pool)
     assert (child_name(serving, pool) == child_name(other, other_pool)) == same
+
+
+@pytest.mark.parametrize(
+    ("serving", "begins"),
+    [
+        pytest.param("4gemma", "g-4gemma-", id="a digit first"),
+        pytest.param("gemma-4.1", "gemma-4-1-", id="a dot"),
+        pytest.param("x" * 64, "x" * 54 + "-", id="64 characters"),
+        pytest.param("chat-batch", "chat-batch-", id="the name of another serving's pool"),
+        pytest.param("vllm", "vllm-", id="a variable VLLM_PORT in other Pods"),
+    ],
+)
+def test_an_unsafe_entry_bears_a_hash(serving: str, begins: str) -> None:
+    assert re.fullmatch(re.escape(begins) + "[0-9a-f]{8}", entry_name(serving))
+
+
+@given(SERVINGS, SERVINGS, st.sampled_from(["interactive", "batch"]))
+def test_every_entry_has_a_legal_name_of_its_own(serving: str, other: str, pool: str) -> None:
+    name = entry_name(serving)
+    assert DNS_1035.fullmatch(name), name
+    assert len(name) <= 63
+    assert (name == entry_name(other)) == (serving == other)
+    assert name != child_name(other, pool)
+    assert entry_url(serving, "ns", 8000) == f"http://{name}.ns.svc:8000"
+    assert entry_name("gemma4-e4b") == "gemma4-e4b"
 
 
 @given(st.from_regex(r"\A[a-z]{1,3}(-[a-z]{1,3}){2,5}\Z"))

@@ -23,6 +23,10 @@ def pool(name: str = "interactive", **fields: Any) -> dict[str, Any]:
     return {"pools": {name: fields}}
 
 
+def gateway(**fields: Any) -> dict[str, Any]:
+    return {"routing": {"gateway": {"parentRefs": [{"name": "gateway"}], **fields}}}
+
+
 def test_a_name_and_a_model_are_enough() -> None:
     spec = parse(body()).spec
     assert list(spec.pools) == ["interactive", "batch"]
@@ -68,6 +72,15 @@ def test_a_name_and_a_model_are_enough() -> None:
         (pool(extraArgs=[None]), "spec.pools.interactive.extraArgs.0", "", "put it in quotes"),
         (pool(max_num_seqs=4), "spec.pools.interactive.max_num_seqs", "", "unknown field"),
         (pool(replicas=3), "spec.pools.interactive.replicas", "value 3", "must be a map"),
+        ({"routing": {"gateway": {}}}, "spec.routing.gateway.parentRefs", "", "required"),
+        ({"routing": {"gateway": {"parentRefs": []}}}, "spec.routing.gateway.parentRefs", "", "at least 1 item"),
+        ({"routing": {"gateway": {"parentRefs": [{}]}}}, "spec.routing.gateway.parentRefs.0.name", "", "required"),
+        (gateway(parentRefs=[{"name": "a", "port": 0}]), "spec.routing.gateway.parentRefs.0.port", "value 0", "greater than or equal to 1"),
+        (gateway(hostnames=["https://a.example"]), "spec.routing.gateway.hostnames.0", "'https://a.example'", "should match pattern"),
+        (gateway(timeouts={"request": "1.5s"}), "spec.routing.gateway.timeouts.request", "'1.5s'", "such as 30s, 10m or 1h30m; 0s means without"),
+        (gateway(timeouts={"request": 30}), "spec.routing.gateway.timeouts.request", "30", "such as 30s"),
+        (gateway(host="a"), "spec.routing.gateway.host", "", "unknown field"),
+        ({"routing": {"inferencePools": {"batch": {}}}}, "spec.routing.inferencePools.batch.endpointPickerRef", "", "required"),
         ([], "spec.model", "", "required"),
         ("x", "spec", "'x'", "must be a map"),
     ],

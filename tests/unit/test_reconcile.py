@@ -64,7 +64,7 @@ async def test_a_new_serving_gets_its_children_and_then_nothing_more_is_written(
     world = World()
     assert await world.reconcile() == [
         ("apply", "Deployment", "chat-interactive"), ("apply", "Service", "chat-interactive"),
-        ("apply", "PodDisruptionBudget", "chat-interactive"), ("status", "GemmaServing", "chat"),
+        ("apply", "PodDisruptionBudget", "chat-interactive"), ("apply", "Service", "chat"), ("status", "GemmaServing", "chat"),
     ]  # fmt: skip
     assert world.condition("Reconciling") == "True PoolsStarting"
     await world.settle()
@@ -163,6 +163,7 @@ async def test_children_of_a_deleted_namesake_are_waited_for() -> None:
     assert world.status == {"observedGeneration": -1}
     for kind in ("Deployment", "Service", "PodDisruptionBudget"):
         del world.cluster.objects[kind, "ns", "chat-interactive"]
+    del world.cluster.objects["Service", "ns", "chat"]
     await world.settle()
 
 

@@ -137,6 +137,7 @@ def test_objects_on_disk_have_no_owner_and_the_namespace_that_is_asked_for(
     assert [child["kind"] for child in children] == [
         "PersistentVolumeClaim",
         *(("Deployment", "Service", "PodDisruptionBudget") * 2),
+        "Service",
     ]
     assert {child["metadata"]["namespace"] for child in children} == {"ai"}
     assert not [child for child in children if "ownerReferences" in child["metadata"]]

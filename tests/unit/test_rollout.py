@@ -131,12 +131,12 @@ SIZES = st.fixed_dictionaries(
 
 
 @unhurried
-@given(specs(), SIZES, st.sampled_from([None, 0, 99]), st.sampled_from(["Auto", "Surge", "Replace"]))
+@given(specs(), SIZES, st.sampled_from([None, 0, 99]), st.sampled_from(["Auto", "Surge", "Replace"]), st.booleans())
 def test_no_template_depends_on_what_is_left_out_of_the_record(
-    spec: Any, sizes: Any, budget: int | None, strategy: str
+    spec: Any, sizes: Any, budget: int | None, strategy: str, routed: bool
 ) -> None:
-    """Sizes, scaling, budget, rollout and other pools: none of them may be a reason to replace an engine, nor be held back."""
-    assert (NOT_OF_PODS, NOT_OF_ITS_PODS) == (("gpuBudget", "pools", "rollout"), ("replicas", "scaling")), (
+    """Sizes, scaling, budget, rollout, routing and other pools: none of them may be a reason to replace an engine, nor be held back."""
+    assert (NOT_OF_PODS, NOT_OF_ITS_PODS) == (("gpuBudget", "pools", "rollout", "routing"), ("replicas", "scaling")), (
         "vary it here"
     )
     of = accepted(spec)
@@ -144,6 +144,7 @@ def test_no_template_depends_on_what_is_left_out_of_the_record(
     first, *others = pools
     changed: Any = {**spec, "rollout": {"strategy": strategy}, "pools": {first: {**pools[first], **sizes}}}
     changed["pools"] |= {name: {**pools[name], "maxNumSeqs": 5} for name in others}
+    changed |= {"routing": {"gateway": {"parentRefs": [{"name": "gateway"}]}}} if routed else {}
     try:
         after = parse(body(changed if budget is None else {**changed, "gpuBudget": budget}))
         new = deployments(desired(after, DEFAULTS).children)
@@ -173,6 +174,7 @@ def spec_of(**interactive: Any) -> dict[str, Any]:
         ({"pools": spec_of(scaling={"mode": "DryRun"})}, set()),
         ({"gpuBudget": 8}, set()),
         ({"rollout": {"strategy": "Replace"}}, set()),
+        ({"routing": {"gateway": {"parentRefs": [{"name": "gateway"}]}}}, set()),
         ({"pools": spec_of(maxNumSeqs=8)}, {"chat-interactive"}),
         ({"pools": spec_of(podAnnotations={"a": "b"})}, {"chat-interactive"}),
         ({"pools": {"interactive": {}, "batch": {"env": [{"name": "A", "value": "1"}]}}}, {"chat-batch"}),

@@ -44,6 +44,12 @@ def media(**counts: int) -> dict[str, Any]:
     return {kind: {"count": count} for kind, count in counts.items()}
 
 
+def gateway(*parents: dict[str, str], **fields: Any) -> dict[str, Any]:
+    return {"routing": {"gateway": {"parentRefs": list(parents) or [{"name": "gateway"}], **fields}}}
+
+
+GATEWAY = gateway()
+PICKER = {"endpointPickerRef": {"name": "epp", "port": {"number": 9002}}}
 GRAPHS = {"cudaGraphs": {"enabled": True}}
 BY_LOAD = {"enabled": True, "byLoad": [{"requests": 4, "tokens": 2}]}
 
@@ -142,6 +148,23 @@ CASES: list[Any] = [
      {**model(cache={"size": "1Gi", "accessMode": "ReadWriteOnce"}), **pool()}),
     ("one-node-cache-one-engine", {**model(cache={"size": "1Gi", "accessMode": "ReadWriteOnce"}), **pool(replicas={"max": 2})},
      ["a serving of one pool with one engine"], model(cache={"size": "1Gi"})),
+    ("routing-asks-something", {"routing": {}}, ["spec.routing: it asks for nothing", "set gateway, inferencePools or both"], GATEWAY),
+    ("inference-pools-are-pools", {"routing": {"inferencePools": {"chat": PICKER}}}, ["goes by the names of pools: remove what is none"],
+     {"routing": {"inferencePools": {"batch": PICKER}}}),
+    ("inference-pools-are-pools", {**pool(), "routing": {"inferencePools": {"batch": PICKER}}}, ["routing.inferencePools"],
+     {**pool("chat", **{"class": "batch"}), "routing": {"inferencePools": {"chat": PICKER}}}),
+    ("picker-port", {"routing": {"inferencePools": {"batch": {"endpointPickerRef": {"name": "epp"}}}}},
+     ["spec.routing.inferencePools.batch.endpointPickerRef", "port.number is needed"],
+     {"routing": {"inferencePools": {"batch": {"endpointPickerRef": {"name": "epp", "kind": "Other"}}}}}),
+    ("timeouts-ordered", gateway(timeouts={"request": "1m", "backendRequest": "61s"}),
+     ["spec.routing.gateway.timeouts", "backendRequest is 61s, request is 1m", "can't be longer"],
+     gateway(timeouts={"request": "0s", "backendRequest": "1h30m"})),
+    ("timeouts-ordered", gateway(timeouts={"request": "1s", "backendRequest": "1s1ms"}), ["backendRequest is 1s1ms"],
+     gateway(timeouts={"request": "1s1ms", "backendRequest": "1s1ms"})),
+    ("parents-distinct", gateway({"name": "a"}, {"name": "a", "kind": "Gateway"}), ["spec.routing.gateway", "remove one, or give each a sectionName"],
+     gateway({"name": "a"}, {"name": "a", "namespace": "b"}, {"name": "c"})),
+    ("parents-distinct", gateway({"name": "a"}, {"name": "a", "sectionName": "s"}), ["give each a sectionName"],
+     gateway({"name": "a", "sectionName": "t"}, {"name": "a", "sectionName": "s"})),
 ]  # fmt: skip
 # (rule, its type, what breaks it, the nearest that keeps it)
 OF_SCALING = [

@@ -32,6 +32,7 @@ def test_an_empty_environment_gives_working_settings() -> None:
         ("GEMMA_RESYNC_SECONDS", "60", "resync_seconds", 60),
         ("GEMMA_METRICS_PORT", "9000", "metrics_port", 9000),
         ("GEMMA_HEALTH_PORT", "9001", "health_port", 9001),
+        ("GEMMA_ROUTING", "true", "routing", True),
         ("GEMMA_LOG_LEVEL", "debug", "log_level", "DEBUG"),
         ("GEMMA_LOG_FORMAT", "plain", "log_json", False),
         ("POD_NAME", "operator-1", "pod_name", "operator-1"),
@@ -68,6 +69,7 @@ def test_the_defaults_for_engines_come_from_the_installation() -> None:
         ("GEMMA_RESYNC_SECONDS", "-5", "a number above 0"),
         *(("GEMMA_METRICS_PORT", value, "a port, 1 to 65535") for value in ("0", "65536", "80.5", "http", "inf", "-1")),
         ("GEMMA_HEALTH_PORT", "99999", "a port, 1 to 65535"),
+        ("GEMMA_ROUTING", "on", "one of true, false"),
         ("GEMMA_LOG_LEVEL", "LOUD", "one of DEBUG, INFO, WARNING, ERROR"),
         ("GEMMA_LOG_FORMAT", "xml", "one of json, plain"),
         *(

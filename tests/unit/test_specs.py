@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 
 from gemma_operator.api.parse import InvalidServing, parse
-from gemma_operator.desired import CHILD_KINDS, Desired, desired
+from gemma_operator.desired import CHILD_KINDS, ROUTE_KINDS, Desired, desired
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
 from tests.support.specs import KUBERNETES, SCHEMA, specs
@@ -23,6 +23,18 @@ unhurried = settings(
 
 
 FULL: dict[str, Any] = {
+    "routing": {
+        "gateway": {
+            "parentRefs": [{"name": "a", "namespace": "b", "sectionName": "c", "port": 443, "group": "g", "kind": "K"}],
+            "hostnames": ["chat.example"],
+            "timeouts": {"request": "2h", "backendRequest": "1h"},
+        },
+        "inferencePools": {
+            "batch": {
+                "endpointPickerRef": {"name": "p", "port": {"number": 9002}, "failureMode": "FailOpen", "group": "", "kind": "Service"}
+            }
+        },
+    },
     "model": {
         "id": "google/gemma-4-E4B-it", "revision": "main", "precision": "fp8", "servedName": "chat", "aliases": ["g"],
         "tokenSecretRef": {"name": "hub", "key": "token"}, "source": {"hub": {"endpoint": "https://hub.example"}},
@@ -71,13 +83,13 @@ def test_a_spec_becomes_objects_or_a_sentence_that_names_a_field(spec: Any) -> N
         assert len(found.splitlines()) == 1, repr(found)
         assert re.search(r"\b(spec|pools|model|engine)\b", found), found
     else:
-        assert {check(child) for child in found.children} <= set(CHILD_KINDS)
+        assert {check(child) for child in found.objects} <= {*CHILD_KINDS, *ROUTE_KINDS}
         assert [warning.message for warning in found.warnings if len(warning.message.splitlines()) != 1] == []
     assert text_of(outcome(json.loads(json.dumps(spec)))) == text_of(found), "rendering must be the same each time"
 
 
 def text_of(found: Desired | str) -> str:
-    return found if isinstance(found, str) else json.dumps(found.children)
+    return found if isinstance(found, str) else json.dumps(found.objects)
 
 
 def check(child: dict[str, Any]) -> str:
@@ -102,7 +114,8 @@ def test_every_optional_part_may_be_missing() -> None:
     for less in without_each(FULL):
         found = outcome(less)
         assert not isinstance(found, str) or re.search(
-            r": required$|exactly one of|at least 1 item|gpus is 2|replicas.min is 0", found
+            r": required$|exactly one of|at least 1 item|gpus is 2|replicas.min is 0|names of pools|port.number is needed",
+            found,
         ), (
             less,
             found,

@@ -79,6 +79,15 @@ _STATUS: dict[str, Any] = {
     "properties": {
         "observedGeneration": {**_INT, "description": "Generation that this status speaks of; -1 before the first."},
         "conditions": _CONDITIONS,
+        "endpoints": {
+            "type": "object",
+            "description": "Addresses inside the cluster.",
+            "properties": {
+                "entry": {**_STRING, "description": "For clients that choose no class."},
+                "interactive": {**_STRING, "description": "For requests that a person waits for."},
+                "batch": {**_STRING, "description": "For requests that can wait."},
+            },
+        },
         "pools": {"type": "object", "additionalProperties": _POOL_STATUS},
     },
 }

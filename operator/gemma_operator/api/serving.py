@@ -16,6 +16,7 @@ from gemma_operator.api.engine import Engine
 from gemma_operator.api.model import Model
 from gemma_operator.api.pool import Pool, PoolClass
 from gemma_operator.api.rollout import Rollout
+from gemma_operator.api.routing import Routing
 from gemma_operator.api.scaling import GpuBudget
 from gemma_operator.api.values import Schema
 
@@ -46,6 +47,8 @@ class Spec(ApiModel):
     """GPUs that all pools together may use; no limit where absent."""
     rollout: Rollout = Rollout()
     """How changes reach the engines that run."""
+    routing: Routing | None = None
+    """Ways to the pools besides their Services; none where absent."""
 
     RULES = (
         EachPool(
@@ -121,6 +124,13 @@ class Spec(ApiModel):
             shows=("model.cache.accessMode",),
             source="research/gitops.md 6",
         ),
+        Rule(
+            "inference-pools-are-pools",
+            "!has(self.routing) || !has(self.routing.inferencePools) || self.routing.inferencePools.all(n, "
+            "has(self.pools) ? n in self.pools : n in ['interactive', 'batch'])",
+            lambda spec: spec.routing is None or spec.routing.inference_pools.keys() <= spec.pools.keys(),
+            "routing.inferencePools goes by the names of pools: remove what is none",
+        ),
     )
 
     @model_validator(mode="before")
@@ -135,6 +145,17 @@ class Spec(ApiModel):
         """Class of the pool called `pool`."""
         explicit = self.pools[pool].class_
         return explicit or ("batch" if pool == "batch" else "interactive")
+
+    def main_pool(self, of: PoolClass) -> str | None:
+        """The pool that requests of a class go to: the one called as the class, else its first by name; None where it has none."""
+        return next(
+            (name for name in (of, *sorted(self.pools)) if name in self.pools and self.class_of(name) == of), None
+        )
+
+    @property
+    def entry_pool(self) -> str:
+        """The pool for clients that choose no class."""
+        return self.main_pool("interactive") or self.main_pool("batch") or ""
 
     @property
     def most_engines(self) -> int:

@@ -49,7 +49,7 @@ def render(arguments: Namespace) -> int:
         return asyncio.run(_diff(servings, defaults))
     for serving in servings:
         want = desired(serving, defaults)
-        print(explanation(serving, want) if arguments.explain else dump(want.children), end="")
+        print(explanation(serving, want) if arguments.explain else dump(want.objects), end="")
         if not arguments.explain and serving is not servings[-1]:
             print("---")
     return 0
@@ -104,7 +104,7 @@ async def _difference(cluster: Any, serving: GemmaServing, defaults: Defaults) -
     there = await cluster.get(KIND, serving.namespace, serving.name)
     serving = serving.model_copy(update={"uid": there["metadata"]["uid"] if there else ""})
     out = []
-    for child in desired(serving, defaults).children:
+    for child in desired(serving, defaults).objects:
         kind, name = child["kind"], child["metadata"]["name"]
         live = await cluster.get(kind, serving.namespace, name)
         wanted = settle(serving, child, live)[0] if kind == "Deployment" else child

@@ -10,22 +10,35 @@ from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired.cache import cache_claim
 from gemma_operator.desired.deployment import deployment
 from gemma_operator.desired.disruption import disruption_budget
+from gemma_operator.desired.inference_pool import INFERENCE_POOL, inference_pool
+from gemma_operator.desired.names import POOL
 from gemma_operator.desired.pod import Defaults, Engine, engine_of
-from gemma_operator.desired.service import service
+from gemma_operator.desired.route import HTTP_ROUTE, http_route
+from gemma_operator.desired.service import entry_service, service
 from gemma_operator.engine.findings import Finding, RefusedSpec
 
-__all__ = ["CHILD_KINDS", "Defaults", "Desired", "Engine", "desired"]
+__all__ = ["CHILD_KINDS", "ROUTE_KINDS", "Defaults", "Desired", "Engine", "desired", "is_entry"]
 
 CHILD_KINDS = ("Deployment", "Service", "PodDisruptionBudget", "PersistentVolumeClaim")
+# Kinds that a cluster needn't have.
+ROUTE_KINDS = (HTTP_ROUTE, INFERENCE_POOL)
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """All children in the order in which they are applied, what is run in them, and what is to be said about it."""
+    """All objects in the order in which they are applied, what is run in them, and what is to be said about it."""
 
     children: tuple[dict[str, Any], ...]
+    """The pools."""
+    ways: tuple[dict[str, Any], ...]
+    """The ways to them beside the pools' own Services: no engine depends on one."""
     engines: Mapping[str, Engine]
     warnings: tuple[Finding, ...]
+
+    @property
+    def objects(self) -> tuple[dict[str, Any], ...]:
+        """Children and ways."""
+        return (*self.children, *self.ways)
 
 
 def desired(serving: GemmaServing, defaults: Defaults) -> Desired:
@@ -51,4 +64,17 @@ def desired(serving: GemmaServing, defaults: Defaults) -> Desired:
             disruption_budget(serving, pool),
         ]
     warnings = dict.fromkeys(warning for engine in engines.values() for warning in engine.command.warnings)
-    return Desired(tuple(children), engines, tuple(warnings))
+    return Desired(tuple(children), tuple(_ways(serving)), engines, tuple(warnings))
+
+
+def is_entry(child: Mapping[str, Any]) -> bool:
+    """True for a Service of a serving that is no pool's."""
+    return child["kind"] == "Service" and POOL not in child["metadata"].get("labels", {})
+
+
+def _ways(serving: GemmaServing) -> list[dict[str, Any]]:
+    ways, routing = [entry_service(serving)], serving.spec.routing
+    if routing:
+        ways += [inference_pool(serving, pool, asked) for pool, asked in routing.inference_pools.items()]
+        ways += [http_route(serving, routing.gateway)] if routing.gateway else []
+    return ways

@@ -21,6 +21,8 @@ SELECT_OURS = f"{MANAGED_BY}={MANAGER}"
 _DNS_1035 = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 # A Pod's name adds "-<template hash>-<suffix>" (up to 17 characters) and must stay within 63 for its hostname.
 _CHILD_LENGTH = 45
+_SERVICE_LENGTH = 63
+_DIGEST_LENGTH = 8
 
 
 def child_name(serving: str, pool: str) -> str:
@@ -28,12 +30,29 @@ def child_name(serving: str, pool: str) -> str:
     plain = f"{serving}-{pool}"
     if "-" not in pool and len(plain) <= _CHILD_LENGTH and _DNS_1035.match(plain):
         return plain
-    digest = hashlib.sha256(f"{serving}/{pool}".encode()).hexdigest()[:8]
+    room = _CHILD_LENGTH - _DIGEST_LENGTH - 2 - min(len(pool), 16)
+    return _hashed(serving, room, f"-{pool[:16].rstrip('-')}", f"{serving}/{pool}")
+
+
+def entry_name(serving: str) -> str:
+    """Name of the Service for clients that choose no class, and of the route: the serving's own.
+
+    It bears a hash where that is no name for a Service, where another serving's pool would be called so, and for `vllm`:
+    Kubernetes would give other engines of the namespace a variable VLLM_PORT, on which vLLM exits (research/gitops.md 0).
+    """
+    is_safe = len(serving) <= _SERVICE_LENGTH and _DNS_1035.match(serving)
+    if is_safe and serving != "vllm" and not serving.endswith(("-interactive", "-batch")):
+        return serving
+    return _hashed(serving, _SERVICE_LENGTH - _DIGEST_LENGTH - 1, "", serving)
+
+
+def _hashed(serving: str, room: int, tail: str, content: str) -> str:
+    """As much of the serving's name as there is room for, the tail, and a hash of the content."""
+    digest = hashlib.sha256(content.encode()).hexdigest()[:_DIGEST_LENGTH]
     slug = re.sub(r"[^a-z0-9]+", "-", serving.lower()).strip("-")
     if not slug[:1].isalpha():
         slug = f"g-{slug}"
-    room = _CHILD_LENGTH - len(digest) - 2 - min(len(pool), 16)
-    return f"{slug[:room].rstrip('-')}-{pool[:16].rstrip('-')}-{digest}"
+    return f"{slug[:room].rstrip('-')}{tail}-{digest}"
 
 
 def label_value(name: str) -> str:
@@ -88,3 +107,8 @@ def _owned_by(serving: GemmaServing) -> dict[str, Any]:
 def pool_url(serving: str, namespace: str, pool: str, port: int) -> str:
     """Address of a pool's Service inside the cluster."""
     return f"http://{child_name(serving, pool)}.{namespace}.svc:{port}"
+
+
+def entry_url(serving: str, namespace: str, port: int) -> str:
+    """Address for clients that choose no class, inside the cluster."""
+    return f"http://{entry_name(serving)}.{namespace}.svc:{port}"

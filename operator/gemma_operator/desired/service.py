@@ -1,4 +1,4 @@
-"""The Service of one pool."""
+"""The Services: one of each pool, and the entry of the serving."""
 
 from __future__ import annotations
 
@@ -11,13 +11,26 @@ from gemma_operator.engine.settings import PORT
 
 def service(serving: GemmaServing, pool: str) -> dict[str, Any]:
     """A ClusterIP Service in front of the pool's Ready engines."""
+    return _service(names.metadata(serving, pool), names.selector(serving.name, pool))
+
+
+def entry_service(serving: GemmaServing) -> dict[str, Any]:
+    """A Service called as the serving, for clients that choose no class.
+
+    It selects one pool only: kube-proxy would spread requests over the classes.
+    """
+    metadata = names.serving_metadata(serving, names.entry_name(serving.name))
+    return _service(metadata, names.selector(serving.name, serving.spec.entry_pool))
+
+
+def _service(metadata: dict[str, Any], selector: dict[str, str]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": names.metadata(serving, pool),
+        "metadata": metadata,
         "spec": {
             "type": "ClusterIP",
-            "selector": names.selector(serving.name, pool),
+            "selector": selector,
             "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     }
