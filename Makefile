@@ -55,6 +55,7 @@ generate: setup ## renew what is generated: CRD, chart README, API reference, go
 	@$(RUN) -m gemma_operator crd > charts/gemma-operator/crd/gemmaservings.yaml
 	@$(RUN) tools/chart_docs.py
 	@$(RUN) -m tools.api_docs
+	@$(RUN) -m tools.fault_docs
 	@$(RUN) -m pytest -q tests/unit --update-golden -k golden
 
 .PHONY: verify

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import kopf
+from urllib3.exceptions import HTTPError
 
 from gemma_operator import __version__, handlers, telemetry
-from gemma_operator.cluster import Cluster, connect
+from gemma_operator.api.crd import CRD_NAME, missing_fields
+from gemma_operator.cluster import API_ERRORS, Cluster, connect
 from gemma_operator.leader import Gate, Leader, Leases
 from gemma_operator.lease import Identity
 from gemma_operator.metrics.client import Access, PrometheusClient
@@ -51,13 +53,16 @@ async def run(settings: Settings) -> None:
     scaler = Scaler(_source(settings), settings)
     api = connect(settings.pod_name)
     leader = Leader(Leases(api), _identity(settings), settings.namespaces)
-    reconciler = Reconciler(Cluster(api, leader.serves), scaler, settings, leader.rival)
+    cluster = Cluster(api, leader.serves)
+    reconciler = Reconciler(cluster, scaler, settings, leader.rival)
     gate = Gate(leader, reconciler.reconcile, scaler.forget)
     queue = WorkQueue(gate.reconcile)
     telemetry.queue_depth.set_function(lambda: queue.depth)
     registry = kopf.OperatorRegistry()
     handlers.register(registry, queue, settings)
     log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
+    if not settings.namespaces:  # a namespaced operator may not read CRDs
+        await _tell_of_an_old_crd(cluster)
     watch = asyncio.create_task(_kopf(settings, registry), name="watch")
     workers = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]
     others = [
@@ -91,6 +96,23 @@ async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
         liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
         **ours,
     )
+
+
+async def _tell_of_an_old_crd(cluster: Cluster) -> None:
+    """Fields that the CRD in the cluster lacks are dropped by the API server, without a word to who writes them."""
+    try:
+        found = await cluster.get("CustomResourceDefinition", None, CRD_NAME)
+    except (*API_ERRORS, HTTPError):
+        return  # what hinders us here hinders the rest, which says so
+    missing = missing_fields(found) if found else []
+    telemetry.crd_missing_fields.set(len(missing))
+    if missing:
+        log.warning(
+            "the CRD %s is older than this operator and lacks %s: the API server drops these fields; upgrade it "
+            "(helm upgrade with crds.enabled=true, or kubectl apply --server-side -f gemmaservings.yaml)",
+            CRD_NAME,
+            ", ".join(missing),
+        )
 
 
 def _identity(settings: Settings) -> Identity | None:

@@ -39,6 +39,7 @@ API_VERSIONS = {
     "PersistentVolumeClaim": "v1",
     "Pod": "v1",
     "Event": "v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
 }
 # Kinds that a cluster needn't have, with their names in URLs.
 OPTIONAL = {
@@ -79,8 +80,8 @@ class Cluster:
         self._dynamic: DynamicClient | None = None
         self._slots = asyncio.Semaphore(_PARALLEL)
 
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object, or None where it doesn't exist."""
+    async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
+        """One object, or None where it doesn't exist; `namespace` is None for a kind that has none."""
         return await self._call(
             lambda: self._resource(kind).get(name=name, namespace=namespace, _request_timeout=_TIMEOUT)
         )

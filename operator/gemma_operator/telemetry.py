@@ -20,6 +20,11 @@ writes = Counter(
     "gemma_operator_writes", "Writes to the API server by verb and kind.", ["verb", "kind"], registry=REGISTRY
 )
 queue_depth = Gauge("gemma_operator_queue_depth", "Keys that wait in the work queue.", registry=REGISTRY)
+crd_missing_fields = Gauge(
+    "gemma_operator_crd_missing_fields",
+    "Fields that this operator knows and the CRD in the cluster does not, as found at the start.",
+    registry=REGISTRY,
+)
 leading = Gauge(
     "gemma_operator_leading",
     "Scopes (the whole cluster, or one namespace) that this replica acts for; 0 on a standby.",

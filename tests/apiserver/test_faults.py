@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
@@ -73,3 +74,19 @@ def test_killed_at_any_moment_it_converges_after_a_restart(
 
         eventually("sizes of the last spec", lambda: sizes() == {"demo-interactive": 3, "demo-batch": 2})
         assert "10" in engine_args(kube)
+
+
+def test_an_old_crd_is_told(admin: Kube, operator_kubeconfig: Path, tmp_path: Path) -> None:
+    crd = "gemmaservings.gemmaserving.dev"
+    spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/rollout"
+    field = admin.run("get", "crd", crd, "-o", "json").stdout
+    whole = json.loads(field)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    admin.run("patch", "crd", crd, "--type=json", "-p", json.dumps([{"op": "remove", "path": spec}]))
+    try:
+        with Operator(operator_kubeconfig, tmp_path / "log"):
+            said = (tmp_path / "log").read_text()
+        assert f"the CRD {crd} is older than this operator and lacks spec.rollout" in said
+        assert "upgrade it (helm upgrade" in said
+    finally:
+        back = [{"op": "add", "path": spec, "value": whole["rollout"]}]
+        admin.run("patch", "crd", crd, "--type=json", "-p", json.dumps(back))

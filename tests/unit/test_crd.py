@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gemma_operator.api.conditions import TYPES
-from gemma_operator.api.crd import crd
+from gemma_operator.api.crd import crd, missing_fields
 from gemma_operator.api.media import VIDEO_TOKENS
 from gemma_operator.api.serving import POOL_NAME, Spec
 from tests.support.specs import KUBERNETES
@@ -118,3 +118,12 @@ def test_a_new_object_is_not_taken_for_reconciled() -> None:
 def test_columns_show_conditions_that_exist() -> None:
     paths = " ".join(column["jsonPath"] for column in VERSION["additionalPrinterColumns"])
     assert set(re.findall(r'@\.type=="(\w+)"', paths)) <= set(TYPES)
+
+
+def test_fields_that_an_older_crd_lacks_are_found_by_their_paths() -> None:
+    older = crd()
+    spec = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["routing"]
+    del spec["properties"]["pools"]["additionalProperties"]["properties"]["maxNumSeqs"]
+    assert missing_fields(older) == ["spec.pools{}.maxNumSeqs", "spec.routing"]
+    assert missing_fields(crd()) == []

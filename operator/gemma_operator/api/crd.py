@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemma_operator.api.schema import openapi
 from gemma_operator.api.serving import GROUP, KIND, PLURAL, VERSION, Spec
 
+CRD_NAME = f"{PLURAL}.{GROUP}"
 _INT = {"type": "integer", "format": "int64"}
 _STRING = {"type": "string"}
 _NUMBER = {"type": "number"}
@@ -136,6 +138,28 @@ def crd() -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": CRD_NAME},
         "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
     }
+
+
+def missing_fields(installed: Mapping[str, Any]) -> list[str]:
+    """Paths of the fields that this build knows and a CRD in the cluster does not: the API server drops them from objects."""
+    schemas = [v["schema"]["openAPIV3Schema"] for v in installed["spec"]["versions"] if v["name"] == VERSION]
+    expected = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return sorted(_missing(schemas[0], expected, "")) if schemas else [VERSION]
+
+
+def _missing(have: Mapping[str, Any], want: Mapping[str, Any], path: str) -> Iterator[str]:
+    if have.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    for name, schema in want.get("properties", {}).items():
+        there = have.get("properties", {}).get(name)
+        here = f"{path}.{name}".lstrip(".")
+        if there is None:
+            yield here
+        else:
+            yield from _missing(there, schema, here)
+    for inside, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(want.get(inside), Mapping) and isinstance(have.get(inside), Mapping):
+            yield from _missing(have[inside], want[inside], path + mark)
