@@ -51,9 +51,10 @@ format: setup ## format the code
 	@$(BIN)/ruff check --fix .
 
 .PHONY: generate
-generate: setup ## renew what is generated: CRD, chart README, API reference, golden files
+generate: setup ## renew what is generated: CRD, charts' READMEs and schema, API reference, golden files
 	@$(RUN) -m gemma_operator crd > charts/gemma-operator/crd/gemmaservings.yaml
 	@$(RUN) tools/chart_docs.py
+	@$(RUN) -m tools.serving_chart
 	@$(RUN) -m tools.api_docs
 	@$(RUN) -m tools.fault_docs
 	@$(RUN) -m pytest -q tests/unit --update-golden -k golden

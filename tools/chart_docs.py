@@ -1,4 +1,4 @@
-"""Writes the values table of the chart's README from the `# --` comments in values.yaml; `--check` only compares.
+"""Writes the values table of each chart's README from the `# --` comments in values.yaml; `--check` only compares.
 
 Usage: python tools/chart_docs.py [--check]
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-CHART = Path(__file__).resolve().parent.parent / "charts" / "gemma-operator"
+CHARTS = sorted(path.parent for path in (Path(__file__).resolve().parent.parent / "charts").glob("*/Chart.yaml"))
 START, END = "<!-- values:start (written by tools/chart_docs.py) -->\n", "<!-- values:end -->\n"
 
 
@@ -40,20 +40,23 @@ def table(values: str) -> str:
     return "| Value | Default | Meaning |\n|---|---|---|\n" + "".join(rows)
 
 
-def main(arguments: list[str]) -> int:
-    """Exit code 1 where `--check` finds the README out of date."""
-    readme = CHART / "README.md"
+def is_current(chart: Path, write: bool) -> bool:
+    """True where the README of a chart has the table of its values.yaml, or with `write` has it now."""
+    readme = chart / "README.md"
     old = readme.read_text(encoding="utf-8")
     head, _, rest = old.partition(START)
     _, _, tail = rest.partition(END)
-    new = head + START + table((CHART / "values.yaml").read_text(encoding="utf-8")) + END + tail
-    if new == old:
-        return 0
-    if "--check" in arguments:
+    new = head + START + table((chart / "values.yaml").read_text(encoding="utf-8")) + END + tail
+    if new != old and write:
+        readme.write_text(new, encoding="utf-8")
+    elif new != old:
         print(f"{readme} is out of date with values.yaml: run `python tools/chart_docs.py`", file=sys.stderr)
-        return 1
-    readme.write_text(new, encoding="utf-8")
-    return 0
+    return new == old or write
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 1 where `--check` finds a README out of date."""
+    return int(not all([is_current(chart, write="--check" not in arguments) for chart in CHARTS]))
 
 
 if __name__ == "__main__":

@@ -1,3 +1,3 @@
 """Kubernetes operator that serves Gemma 4 with vLLM in SLO-separated pools."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

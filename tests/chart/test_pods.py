@@ -170,10 +170,10 @@ def test_the_registry_override_reaches_every_image(helm: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "image"),
     [
-        ("image.tag=", "gemma-serving/operator:0.1.0"),
+        ("image.tag=", "gemma-serving/operator:0.2.0"),
         ("image.tag=1.2.3", "gemma-serving/operator:1.2.3"),
-        ("image.registry=localhost", "localhost/gemma-serving/operator:0.1.0"),
-        ("image.registry=r.example.com:5000/a/", "r.example.com:5000/a/gemma-serving/operator:0.1.0"),
+        ("image.registry=localhost", "localhost/gemma-serving/operator:0.2.0"),
+        ("image.registry=r.example.com:5000/a/", "r.example.com:5000/a/gemma-serving/operator:0.2.0"),
         ("image.tag=1.2.3,image.digest=sha256:" + "0" * 64, "gemma-serving/operator:1.2.3@sha256:" + "0" * 64),
     ],
 )

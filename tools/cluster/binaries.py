@@ -67,7 +67,7 @@ class Tool:
     @cached_property
     def cached(self) -> Path:
         content = hashlib.sha256()
-        for path in (self.source / "go.mod", self.source / "go.sum"):
+        for path in (self.source / "go.mod", self.source / "go.sum", *sorted(self.source.glob("*.go"))):
             content.update(path.read_bytes())
         content.update("\0".join([go_version(), self.package, self.ldflags, self.tags]).encode())
         return cache_home() / "bin" / f"{self.name}-{content.hexdigest()[:16]}" / self.name
@@ -77,6 +77,13 @@ KUBERNETES_STAMPS = (
     "k8s.io/component-base/version.gitVersion={version}",
     "k8s.io/component-base/version.gitMajor={major}",
     "k8s.io/component-base/version.gitMinor={minor}",
+)
+
+HELM3 = "helm.sh/helm/v3"
+# Without a cluster Helm 3 renders for the Kubernetes that its own client is of, which its Makefile stamps too: 1.20 otherwise
+HELM3_STAMPS = (
+    f"{HELM3}/internal/version.version={{version}}",
+    *(f"{HELM3}/pkg/{part}.k8sVersionM{end}" for part in ("chartutil", "lint/rules") for end in ("ajor=1", "inor=37")),
 )
 
 
@@ -106,6 +113,9 @@ TOOLS = {
         _kubernetes("kubectl", 19, ("version", "--client")),
         Tool("helm", "modules/helm", "helm.sh/helm/v4/cmd/helm", "helm.sh/helm/v4", 150, (3, 14),
              ("version", "--short"), ("helm.sh/helm/v4/internal/version.version={version}",)),
+        Tool("helm3", "modules/helm3", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", 150, (3, 14),
+             ("version", "--short"), HELM3_STAMPS),
+        Tool("flux-ssa", "modules/flux", "gemmaserving.dev/tools/flux", "github.com/fluxcd/pkg/ssa", 60, (0, 1)),
         Tool("coredns", "modules/coredns", "github.com/coredns/coredns", "github.com/coredns/coredns", 109, (1, 11),
              ("-version",)),
         _prometheus("prometheus", 137),

@@ -14,6 +14,10 @@
 {{- end -}}
 {{- end }}
 
+{{- define "gemma-operator.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end }}
+
 {{- define "gemma-operator.prometheusName" -}}
 {{- include "gemma-operator.fullname" . }}-prometheus
 {{- end }}
@@ -61,7 +65,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- with .Values.metrics.prometheusUrl -}}
 {{- fail (printf "metrics.prometheusUrl is %q although prometheus.enabled is true: the operator reads one Prometheus. Set prometheus.enabled=false to use your own, or leave metrics.prometheusUrl empty to use the embedded one." .) -}}
 {{- end -}}
-http://{{ include "gemma-operator.prometheusName" . }}.{{ .Release.Namespace }}.svc:9090
+http://{{ include "gemma-operator.prometheusName" . }}.{{ include "gemma-operator.namespace" . }}.svc:9090
 {{- else -}}
 {{- .Values.metrics.prometheusUrl -}}
 {{- end -}}
@@ -117,8 +121,21 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ $args.serviceAccount }}
-    namespace: {{ $args.root.Release.Namespace }}
+    namespace: {{ include "gemma-operator.namespace" $args.root }}
 {{- end }}
+{{- end }}
+
+{{/* "true" where an object of the Prometheus Operator is rendered: it is enabled, and `monitoring.renderMode` lets it. Takes (list root enabled what). */}}
+{{- define "gemma-operator.rendersMonitoring" -}}
+{{- $root := index . 0 -}}
+{{- if index . 1 -}}
+{{- $served := $root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}
+{{- $mode := $root.Values.monitoring.renderMode -}}
+{{- if and (eq $mode "failIfMissing") (not $served) -}}
+{{- fail (printf "%s is enabled, and the cluster doesn't serve monitoring.coreos.com/v1: install the Prometheus Operator's CRDs first, or set monitoring.renderMode to skipIfMissing. Without a cluster, add --api-versions monitoring.coreos.com/v1 or set it to alwaysRender." (index . 2)) -}}
+{{- end -}}
+{{- if or $served (ne $mode "skipIfMissing") -}}true{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Security contexts of the restricted Pod Security Standard, with the user's merged over them. Take (list root defaults). */}}
@@ -153,5 +170,8 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
