@@ -12,7 +12,7 @@ from tools.cluster.console import ClusterError, duration, say
 # Programs that a tier needs, compiled in one go before the first tier, so that they share their work.
 PROGRAMS = {
     "unit": ("prometheus",),
-    "chart": ("helm", "promtool"),
+    "chart": (*binaries.CONTROL_PLANE, "kubectl", "helm", "helm3", "flux-ssa", "promtool"),
     "apiserver": (*binaries.CONTROL_PLANE, "kubectl", "helm"),
     "node": (*binaries.NODE, "kubectl", "helm", "prometheus"),
     "engine": (*binaries.CONTROL_PLANE, "kubectl"),

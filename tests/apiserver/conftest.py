@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from tests.support.kube import Kube, condition, eventually
-from tests.support.operator import Operator
+from tests.support.operator import Operator, account_kubeconfig
 from tools.cluster import binaries
 from tools.cluster.control_plane import ControlPlane
 
@@ -63,15 +62,7 @@ def install(admin: Kube, release: str, *settings: str) -> None:
 
 def kubeconfig_of(admin: Kube, account: str, folder: Path) -> Path:
     """A kubeconfig with the token of an installed operator's ServiceAccount."""
-    token = admin.run("-n", SYSTEM, "create", "token", account, "--duration=2h").stdout.strip()
-    config = json.loads(admin.run("config", "view", "--raw", "--flatten", "-o", "json").stdout)
-    config["users"] = [{"name": "operator", "user": {"token": token}}]
-    for context in config["contexts"]:
-        context["context"]["user"] = "operator"
-    path = folder / "kubeconfig"
-    path.write_text(json.dumps(config))
-    path.chmod(0o600)
-    return path
+    return account_kubeconfig(admin, SYSTEM, account, folder)
 
 
 @pytest.fixture

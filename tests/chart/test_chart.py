@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,44 @@ import pytest
 import yaml
 
 from gemma_operator.api.serving import API_VERSION, Spec
+from tests.chart.conftest import CHART, SERVING_CHART
 
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}
 
 
-def test_lint_finds_nothing(helm: Any, chart: Path, values: str) -> None:
-    files = ["--values", chart / "ci" / f"{values}-values.yaml"] if values else []
-    done = helm.run("lint", "--strict", chart, *files)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(params=["helm", "helm3"])
+def any_helm(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def files(chart: Path) -> list[list[str]]:
+    """Arguments for each values file of a chart, and none."""
+    return [[], *(["--values", str(path)] for path in sorted((chart / "ci").glob("*-values.yaml")))]
+
+
+@pytest.mark.gitops("A1", "A20")
+@pytest.mark.parametrize("folder", [CHART, SERVING_CHART], ids=lambda path: path.name)
+def test_lint_finds_nothing(any_helm: Any, folder: Path) -> None:
+    for values in files(folder):
+        done = any_helm.run("lint", "--strict", folder, *values)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.gitops("A1", "A2")
+@pytest.mark.parametrize("folder", [CHART, SERVING_CHART], ids=lambda path: path.name)
+def test_helm_3_and_4_render_the_same_bytes_twice(helm: Any, helm3: Any, folder: Path) -> None:
+    """Save for blank lines in front of `---`: Helm 4 keeps the newline at the end of a template."""
+    for values in files(folder):
+        first, second, third = (
+            each.ok("template", "r", folder, "--namespace", "system", *values) for each in (helm, helm, helm3)
+        )
+        assert first == second
+        assert re.sub(r"\n+(?=\n---)", "", first.rstrip()) == re.sub(r"\n+(?=\n---)", "", third.rstrip())
 
 
 def test_every_object_fits_the_kubernetes_schema(helm: Any, values: str) -> None:
     for manifest in helm.render(values=values):
-        if manifest["kind"] != "PodMonitor":
+        if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
             kubernetes_validate.validate(manifest, "1.30", strict=True)
             kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 
@@ -41,15 +64,11 @@ def test_objects_are_distinct_labelled_and_in_the_release_namespace(helm: Any, v
         namespace = manifest["metadata"].get("namespace")
         assert (namespace is None) == (manifest["kind"] in CLUSTER_SCOPED)
         if manifest["kind"] not in {"Role", "RoleBinding"}:
-            assert namespace in (None, "system")
-
-
-def test_two_renders_are_identical(helm: Any, values: str) -> None:
-    assert type(helm).text.__wrapped__(helm, values=values) == type(helm).text.__wrapped__(helm, values=values)
+            assert namespace in (None, "elsewhere" if values == "restricted" else "system")
 
 
 def test_templates_hold_nothing_that_changes_by_itself(chart: Path) -> None:
-    for path in (chart / "templates").rglob("*.*"):
+    for path in chart.parent.glob("*/templates/**/*.*"):
         assert not re.search(r"\b(lookup|rand\w+|gen(CA|\w*Cert|PrivateKey)\w*|now|uuidv4)\b", path.read_text()), path
 
 
@@ -95,9 +114,3 @@ def test_the_notes_hold_a_valid_serving_for_the_mode(helm: Any, chart: Path, val
     assert (serving["kind"], serving["metadata"]["namespace"]) == ("GemmaServing", namespace)
     assert serving["apiVersion"] == API_VERSION
     assert Spec.model_validate(serving["spec"])
-
-
-def test_the_readme_lists_the_values(chart: Path) -> None:
-    script = chart.parents[1] / "tools" / "chart_docs.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

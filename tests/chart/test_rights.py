@@ -93,7 +93,7 @@ def test_bindings_join_existing_roles_and_accounts(helm: Any, values: str) -> No
         assert role in {(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in manifests}
         (subject,) = binding["subjects"]
         assert subject["name"] in accounts
-        assert subject["namespace"] == "system"
+        assert subject["namespace"] == ("elsewhere" if values == "restricted" else "system")
 
 
 def test_roles_and_account_can_be_left_to_others(helm: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.kube import eventually
+from tests.support.kube import Kube, eventually
 
 
 def free_port() -> int:
@@ -20,6 +21,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def account_kubeconfig(admin: Kube, namespace: str, account: str, folder: Path) -> Path:
+    """A kubeconfig with a ServiceAccount's token, and so with its rights alone."""
+    token = admin.run("-n", namespace, "create", "token", account, "--duration=2h").stdout.strip()
+    config = json.loads(admin.run("config", "view", "--raw", "--flatten", "-o", "json").stdout)
+    config["users"] = [{"name": "operator", "user": {"token": token}}]
+    for context in config["contexts"]:
+        context["context"]["user"] = "operator"
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    return path
 
 
 class Operator:
