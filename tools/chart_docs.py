@@ -56,7 +56,7 @@ def is_current(chart: Path, write: bool) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Exit code 1 where `--check` finds a README out of date."""
-    return int(not all([is_current(chart, write="--check" not in arguments) for chart in CHARTS]))
+    return int(not all(is_current(chart, write="--check" not in arguments) for chart in CHARTS))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,11 @@ from gemma_operator.api.serving import Spec
 CHART = Path(__file__).resolve().parent.parent / "charts" / "gemma-serving"
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 # The label of a serving's children holds a longer name only by its hash, which a chart can't know.
-_NAME = {"type": "string", "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$", "maxLength": 63}
+_NAME = {
+    "type": "string",
+    "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$",
+    "maxLength": 63,
+}
 _PEER = {"type": "object", "additionalProperties": False, "minProperties": 1,
          "properties": {name: {"type": "object"} for name in ("podSelector", "namespaceSelector", "ipBlock")}}  # fmt: skip
 _NETWORK = {

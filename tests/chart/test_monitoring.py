@@ -77,3 +77,29 @@ def test_monitors_carry_the_labels_they_are_selected_by(helm: Any) -> None:
         "PodMonitor", "r-gemma-operator-engines", "--set", "podMonitor.enabled=true", values="namespaced"
     )
     assert limited["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+
+
+SERVED = ("--api-versions", "monitoring.coreos.com/v1")
+
+
+@pytest.mark.gitops("A17")
+@pytest.mark.parametrize(
+    ("mode", "served", "rendered"),
+    [
+        ("alwaysRender", False, True),
+        ("alwaysRender", True, True),
+        ("skipIfMissing", False, False),
+        ("skipIfMissing", True, True),
+        ("failIfMissing", True, True),
+    ],
+)
+def test_monitors_wait_for_their_api_as_told(helm: Any, mode: str, served: bool, rendered: bool) -> None:
+    arguments = (*(SERVED if served else ()), "--set", f"podMonitor.enabled=true,monitoring.renderMode={mode}")
+    assert bool(helm.names(helm.render(*arguments), "PodMonitor")) == rendered
+    assert not helm.names(helm.render(*SERVED, "--set", f"monitoring.renderMode={mode}"), "PodMonitor")
+
+
+def test_a_missing_api_is_told_if_that_is_wanted(helm: Any) -> None:
+    said = helm.refusal("--set", "podMonitor.enabled=true,monitoring.renderMode=failIfMissing")
+    assert "podMonitor is enabled" in said
+    assert "install the Prometheus Operator's CRDs first" in said

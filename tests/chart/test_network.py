@@ -92,7 +92,9 @@ FLOWS = [
 def test_the_operator_and_its_prometheus_reach_what_they_need(helm: Any, values: str) -> None:
     found = policies(helm, values=values)
     assert [(s, t, port) for s, t, port, wanted in FLOWS if passes(found, s, t, port) != wanted] == []
-    assert passes(found, OPERATOR, OTHER_ENGINE, 8000) == (values == "cluster"), "team-c isn't watched in namespaced mode"
+    assert passes(found, OPERATOR, OTHER_ENGINE, 8000) == (values == "cluster"), (
+        "team-c isn't watched in namespaced mode"
+    )
 
 
 def test_metrics_are_for_those_who_are_named(helm: Any) -> None:
@@ -103,7 +105,13 @@ def test_metrics_are_for_those_who_are_named(helm: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "port"), [("http://p.m.svc:9090", 9090), ("https://p.m.svc", 443), ("http://p.m.svc/x", 80), ("http://[fd00::1]:9091/p", 9091)]
+    ("url", "port"),
+    [
+        ("http://p.m.svc:9090", 9090),
+        ("https://p.m.svc", 443),
+        ("http://p.m.svc/x", 80),
+        ("http://[fd00::1]:9091/p", 9091),
+    ],
 )
 def test_the_users_prometheus_is_reached(helm: Any, url: str, port: int) -> None:
     found = policies(helm, "--set", f"metrics.prometheusUrl={url}")
@@ -123,6 +131,13 @@ def test_engines_answer_those_who_are_named(helm: Any) -> None:
         )
     )  # fmt: skip
     found = [m for m in rendered if m["kind"] == "NetworkPolicy"]
-    sources = (CLIENT, True), (GATEWAY, True), (OPERATOR, True), (PROMETHEUS, True), (NEIGHBOUR, False), (STRANGER, False)
+    sources = (
+        (CLIENT, True),
+        (GATEWAY, True),
+        (OPERATOR, True),
+        (PROMETHEUS, True),
+        (NEIGHBOUR, False),
+        (STRANGER, False),
+    )
     assert [s for s, wanted in sources if passes(found, s, ENGINE, 8000) != wanted] == []
     assert passes(found, ENGINE, OUTSIDE, 443), "models are downloaded"

@@ -89,6 +89,16 @@ def test_tokens_are_mounted_only_where_the_api_is_called(helm: Any) -> None:
     assert mounted == {"operator": True, "prometheus": True, "test": False}
 
 
+def test_a_values_file_moves_all_pods_and_their_account_says_what_it_is_told(helm: Any) -> None:
+    spread = [spec.get("topologySpreadConstraints") for spec in helm.pod_specs(values="restricted")]
+    assert len(spread) == 3
+    assert all(constraints and constraints[0]["maxSkew"] == 1 for constraints in spread)
+    account = helm.one("ServiceAccount", "r-gemma-operator", values="restricted")
+    assert account["automountServiceAccountToken"] is True
+    placed = {m["metadata"]["namespace"] for m in helm.render(values="restricted") if "namespace" in m["metadata"]}
+    assert placed == {"elsewhere"}
+
+
 def test_the_operators_probes_ask_the_health_port(helm: Any) -> None:
     (container,) = helm.operator()["containers"]
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"metrics": 8080, "health": 8081}

@@ -14,9 +14,11 @@ import pytest
 import yaml
 
 from tests.chart.conftest import CHART, CRD, SERVING_CHART, SYSTEM, documents
+from tests.chart.test_serving_chart import WRITABLE
 from tests.support.kube import Kube, condition, eventually
 
 MONITORING = "tools/cluster/modules/prometheus-operator"
+KIND = {"apiVersion": "gemmaserving.dev/v1alpha1", "kind": "GemmaServing"}
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 SIZE_LIMIT = 200 << 10  # bytes; client-side apply stores the object in an annotation of at most 256 KiB
 
@@ -62,9 +64,7 @@ def try_out(kube: Kube, *objects: Any, server_side: bool = True) -> None:
 
 
 @pytest.mark.gitops("A3", "A8", "F3")
-def test_every_object_is_accepted(
-    installed: Kube, helm: Any, values: str, spaces: None, monitors: None
-) -> None:
+def test_every_object_is_accepted(installed: Kube, helm: Any, values: str, spaces: None, monitors: None) -> None:
     """By server-side apply; the CRD by client-side apply too, into which kubectl puts it once more."""
     rendered = helm.render("--api-versions", "monitoring.coreos.com/v1", values=values, release="try")
     # one CRD is in the cluster already, as another release's
@@ -94,6 +94,26 @@ def test_the_crd_can_be_applied_by_either_apply(installed: Kube, chart: Path) ->
     assert live
     assert condition(live, "NonStructuralSchema") == {}
     assert live["spec"]["versions"][0]["schema"] == crd["spec"]["versions"][0]["schema"]
+
+
+@pytest.mark.gitops("B2")
+@pytest.mark.practice("C6")
+@pytest.mark.parametrize("server_side", [False, True], ids=["client-side", "server-side"])
+def test_what_is_applied_comes_back_without_a_difference(installed: Kube, server_side: bool) -> None:
+    """No default is written into a spec: git and cluster are equal, by either kind of diff."""
+    flags = ["--server-side", "--field-manager=git"] if server_side else []
+    for row in WRITABLE[::4]:
+        name = f"{row['name']}-{'server' if server_side else 'client'}"
+        body = json.dumps({**KIND, "metadata": {"name": name, "namespace": SYSTEM}, "spec": row["spec"]})
+        for _ in range(2):
+            installed.run("apply", *flags, "-f", "-", stdin=body)
+        diff = installed.run("diff", *flags, "-f", "-", stdin=body, check=False)
+        assert (diff.returncode, diff.stdout) == (0, ""), diff.stderr
+        live = installed.get("gsv", name)
+        assert live
+        assert live["spec"] == row["spec"]
+        assert live["metadata"]["generation"] == 1
+        installed.run("delete", "gsv", name, "--wait=false")
 
 
 @pytest.mark.gitops("A11")
@@ -148,12 +168,16 @@ def test_the_serving_in_the_notes_is_accepted(installed: Kube, helm: Any, values
     try_out(installed, yaml.safe_load(sample[1]))
 
 
-@pytest.mark.parametrize(("role", "reads", "writes"), [("view", True, False), ("edit", True, True), ("admin", True, True)])
+@pytest.mark.parametrize(
+    ("role", "reads", "writes"), [("view", True, False), ("edit", True, True), ("admin", True, True)]
+)
 def test_people_get_their_rights_from_kubernetes_own_roles(
     installed: Kube, helm: Any, role: str, reads: bool, writes: bool
 ) -> None:
     manifests = helm.render(values="restricted", release="people")
-    installed.apply(*(m for m in manifests if m["kind"] == "ClusterRole" and m["metadata"]["name"].endswith(("-view", "-edit"))))
+    installed.apply(
+        *(m for m in manifests if m["kind"] == "ClusterRole" and m["metadata"]["name"].endswith(("-view", "-edit")))
+    )
     user = f"{role}-user"
     installed.run("create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}", check=False)
 
@@ -163,5 +187,9 @@ def test_people_get_their_rights_from_kubernetes_own_roles(
     eventually(f"{role} may read", lambda: may("list") == reads)
     for verb in ("create", "patch", "delete", "deletecollection"):
         eventually(f"{role}: {verb} is {writes}", lambda verb=verb: may(verb) == writes)
-    assert installed.run("auth", "can-i", "patch", "gemmaservings", "--subresource=status", "--as", user, check=False).stdout.strip() == "no"
-    assert SYSTEM == installed.namespace
+    assert (
+        installed.run(
+            "auth", "can-i", "patch", "gemmaservings", "--subresource=status", "--as", user, check=False
+        ).stdout.strip()
+        == "no"
+    )

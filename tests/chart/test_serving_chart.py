@@ -36,7 +36,9 @@ def test_values_become_one_serving(helm: Any) -> None:
 
 
 def test_name_labels_and_annotations_are_the_users(helm: Any) -> None:
-    serving = next(m for m in rendered(helm, "--values", SERVING_CHART / "ci" / "pools-values.yaml") if m["kind"] == "GemmaServing")
+    serving = next(
+        m for m in rendered(helm, "--values", SERVING_CHART / "ci" / "pools-values.yaml") if m["kind"] == "GemmaServing"
+    )
     assert serving["metadata"]["name"] == "gemma"
     assert serving["metadata"]["labels"]["team"] == "inference"
     assert serving["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
@@ -46,7 +48,9 @@ def test_name_labels_and_annotations_are_the_users(helm: Any) -> None:
 
 @pytest.mark.parametrize("binary", ["helm", "helm3"])
 @pytest.mark.parametrize("row", WRITABLE[::4], ids=lambda row: row["name"])
-def test_every_field_passes_through_unchanged(request: pytest.FixtureRequest, binary: str, row: dict[str, Any], tmp_path: Path) -> None:
+def test_every_field_passes_through_unchanged(
+    request: pytest.FixtureRequest, binary: str, row: dict[str, Any], tmp_path: Path
+) -> None:
     helm = request.getfixturevalue(binary)
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump({"spec": row["spec"]}))
@@ -89,7 +93,9 @@ def test_wrong_values_are_refused_by_name(helm: Any, settings: str, words: list[
 
 
 def test_the_notes_name_the_serving(helm: Any) -> None:
-    notes = helm.ok("install", "chat", SERVING_CHART, "--namespace", "team-a", "--dry-run=client").partition("\nNOTES:")[2]
+    notes = helm.ok("install", "chat", SERVING_CHART, "--namespace", "team-a", "--dry-run=client").partition(
+        "\nNOTES:"
+    )[2]
     assert "kubectl -n team-a wait --for=condition=Ready gemmaserving/chat --timeout=30m" in notes
 
 

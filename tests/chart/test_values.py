@@ -34,6 +34,11 @@ import pytest
         ("fullnameOverride=Bad_Name", ["fullnameOverride", "Bad_Name"]),
         ("extraEnv[0].name=GEMMA_LOG_LEVEL,extraEnv[0].value=x", ["GEMMA_LOG_LEVEL", "drop it from extraEnv"]),
         ("extraEnv[0].value=x", ["extraEnv/0", "name"]),
+        ("monitoring.renderMode=never", ["monitoring/renderMode", "skipIfMissing", "failIfMissing"]),
+        ("namespaceOverride=A_b", ["namespaceOverride", "A_b"]),
+        ("networkPolicy.apiServerPorts={70000}", ["networkPolicy/apiServerPorts/0", "maximum"]),
+        ("networkPolicy.metricsFrom[0].namespace=x", ["networkPolicy/metricsFrom/0", "namespace", "not allowed"]),
+        ("rbac.aggregateClusterRoles=yes", ["rbac/aggregateClusterRoles", "boolean"]),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: Any, settings: str, words: list[str]) -> None:

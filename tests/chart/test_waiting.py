@@ -35,9 +35,7 @@ class Flux:
     def start(self, command: str, *flags: str, kustomization: Path = SERVINGS) -> subprocess.Popen[str]:
         arguments = [self.program, command, *flags, str(kustomization), str(self.folder / "objects.yaml")]
         environment = {"KUBECONFIG": str(self.kube.kubeconfig)}
-        return subprocess.Popen(
-            arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        return subprocess.Popen(arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def say(self, command: str, *flags: str, **options: Any) -> list[str]:
         """What became of each object."""
@@ -115,7 +113,9 @@ def test_helm_kubectl_and_flux_return_when_it_is_ready_and_not_before(
     def waiters(verb: str, file: Path) -> dict[str, subprocess.Popen[str]]:
         generation = int((kube.get("gsv", "demo") or {"metadata": {"generation": 0}})["metadata"]["generation"])
         started = helm.on(kube).command(verb, *chart, "--values", file)
-        eventually("helm has written", lambda: (o := kube.get("gsv", "demo")) and o["metadata"]["generation"] > generation)
+        eventually(
+            "helm has written", lambda: (o := kube.get("gsv", "demo")) and o["metadata"]["generation"] > generation
+        )
         return {
             "helm": started,
             "kubectl": kubectl_wait(kube),
@@ -208,8 +208,23 @@ def test_flux_sees_no_drift_while_replicas_move(
     templates = {d["metadata"]["name"]: d["spec"]["template"] for d in kube.list("deployment")}
     for replicas in (3, 2):
         # as the scaler does it, by its own field manager
-        body = json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "demo-interactive"}, "spec": {"replicas": replicas}})
-        kube.run("apply", "--server-side", "--force-conflicts", "--field-manager=gemma-operator-scaler", "-f", "-", stdin=body)
+        body = json.dumps(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": "demo-interactive"},
+                "spec": {"replicas": replicas},
+            }
+        )
+        kube.run(
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--field-manager=gemma-operator-scaler",
+            "-f",
+            "-",
+            stdin=body,
+        )
         assert flux.say("diff") == ["unchanged"]
         assert flux.say("apply") == ["unchanged"]
         assert flux.say("status") == ["Current"], "scaling is no change that is being rolled out"
@@ -236,7 +251,9 @@ def test_the_operator_leaves_the_charts_objects_to_helm(
     make_ready(kube, 2)
     eventually("it is Ready", lambda: said(kube, "Ready") == "True")
     kube.run("delete", "gsv", "demo")
-    rendered = helm.ok("template", "gemma-operator", SERVING_CHART.parent / "gemma-operator", "--namespace", SYSTEM, "--no-hooks")
+    rendered = helm.ok(
+        "template", "gemma-operator", SERVING_CHART.parent / "gemma-operator", "--namespace", SYSTEM, "--no-hooks"
+    )
     installed.run("apply", "--server-side", "--field-manager=helm", "-f", "-", stdin=rendered)
     helm.on(installed).ok("upgrade", "gemma-operator", SERVING_CHART.parent / "gemma-operator", "--namespace", SYSTEM)
     touched = {
@@ -245,5 +262,3 @@ def test_the_operator_leaves_the_charts_objects_to_helm(
         if entry["verb"] in ("create", "update", "patch", "delete") and "namespace" in entry.get("objectRef", {})
     }
     assert SYSTEM not in touched
-
-
