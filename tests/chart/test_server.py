@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.chart.conftest import CHART, CRD, SERVING_CHART, SYSTEM, documents
-from tests.chart.test_serving_chart import WRITABLE
+from tests.chart.test_serving_chart import STORED
 from tests.support.kube import Kube, condition, eventually
 
 MONITORING = "tools/cluster/modules/prometheus-operator"
@@ -102,7 +102,7 @@ def test_the_crd_can_be_applied_by_either_apply(installed: Kube, chart: Path) ->
 def test_what_is_applied_comes_back_without_a_difference(installed: Kube, server_side: bool) -> None:
     """No default is written into a spec: git and cluster are equal, by either kind of diff."""
     flags = ["--server-side", "--field-manager=git"] if server_side else []
-    for row in WRITABLE[::4]:
+    for row in STORED[::4]:
         name = f"{row['name']}-{'server' if server_side else 'client'}"
         body = json.dumps({**KIND, "metadata": {"name": name, "namespace": SYSTEM}, "spec": row["spec"]})
         for _ in range(2):

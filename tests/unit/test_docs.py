@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -28,7 +27,9 @@ DOCUMENTS = sorted(
     for pattern in ("*.md", "docs/**/*.md", "charts/**/*.md", "tools/**/*.md", "images/**/*.md", "examples/**/*.md")
     for path in ROOT.glob(pattern)
 )
-SCHEMA = json.loads((ROOT / "charts/gemma-operator/values.schema.json").read_text())
+SCHEMAS = {
+    f"charts/{path.parent.name}": json.loads(path.read_text()) for path in ROOT.glob("charts/*/values.schema.json")
+}
 DEFAULTS = Defaults(engine_image="vllm/vllm-openai:v0.32.0")
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -50,11 +51,13 @@ def commands(document: Path) -> Iterator[list[str]]:
             yield shlex.split(line, comments=True)
 
 
-def accepts(schema: dict[str, Any], path: str) -> bool:
-    """Whether the chart's schema has a value at a dotted path."""
+def accepts(command: list[str], path: str) -> bool:
+    """Whether the schema of the chart that a command names, the operator's by default, has a value at a dotted path."""
+    root = next((SCHEMAS[word] for word in command if word in SCHEMAS), SCHEMAS["charts/gemma-operator"])
+    schema = root
     for name in path.split("."):
         while "$ref" in schema:
-            schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
+            schema = root["definitions"][schema["$ref"].rpartition("/")[2]]
         if name not in schema.get("properties", {}):
             return False
         schema = schema["properties"][name]
@@ -92,7 +95,7 @@ def test_targets_of_make_exist(document: Path) -> None:
 def test_values_of_helm_exist(document: Path) -> None:
     for command in commands(document):
         pairs = [after for word, after in pairwise(command) if word == "--set"]
-        assert [pair for pair in pairs if not accepts(SCHEMA, pair.partition("=")[0])] == [], command
+        assert [pair for pair in pairs if not accepts(command, pair.partition("=")[0])] == [], command
 
 
 @each_document
