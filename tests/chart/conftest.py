@@ -161,7 +161,8 @@ def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Itera
     assert deployment
     given = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     kept = {e["name"]: e["value"] for e in given if "value" in e and not e["name"].endswith(("_PORT", "_SECONDS"))}
-    with Operator(kubeconfig, folder / "log", **{**kept, "GEMMA_RESYNC_SECONDS": "1"}) as running:
+    ours = {"GEMMA_RESYNC_SECONDS": "1", "POD_NAMESPACE": SYSTEM}
+    with Operator(kubeconfig, folder / "log", **{**kept, **ours}) as running:
         yield running
     assert "Traceback" not in (folder / "log").read_text()
 
