@@ -314,6 +314,7 @@ def test_a_pool_without_a_body_has_the_defaults(kube: Kube, operator: Operator) 
     await_children(kube, "demo-interactive", "demo-batch")
 
 
+@pytest.mark.gitops("A14")
 def test_the_operator_was_never_forbidden_anything(operator: Operator, plane: ControlPlane) -> None:
     """With only the chart's rights. A namespace that is being deleted takes no Events, which is no matter of rights."""
     denied = [e for e in audit(plane.audit_log, OPERATOR_USER) if e["responseStatus"]["code"] == 403]

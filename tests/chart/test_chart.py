@@ -67,11 +67,13 @@ def test_objects_are_distinct_labelled_and_in_the_release_namespace(helm: Any, v
             assert namespace in (None, "elsewhere" if values == "restricted" else "system")
 
 
+@pytest.mark.gitops("A2")
 def test_templates_hold_nothing_that_changes_by_itself(chart: Path) -> None:
     for path in chart.parent.glob("*/templates/**/*.*"):
         assert not re.search(r"\b(lookup|rand\w+|gen(CA|\w*Cert|PrivateKey)\w*|now|uuidv4)\b", path.read_text()), path
 
 
+@pytest.mark.gitops("A9", "A19")
 def test_no_hook_but_the_test_and_no_serving(helm: Any, values: str) -> None:
     manifests = helm.render(values=values)
     hooks = {m["metadata"].get("annotations", {}).get("helm.sh/hook") for m in manifests}
@@ -79,6 +81,7 @@ def test_no_hook_but_the_test_and_no_serving(helm: Any, values: str) -> None:
     assert "GemmaServing" not in {m["kind"] for m in manifests}
 
 
+@pytest.mark.gitops("A22")
 @pytest.mark.parametrize("release", ["a" * 53, "a" * 52 + "b", "gemma-operator", "with.dots", "x"])
 def test_names_fit_and_stay_distinct(helm: Any, release: str) -> None:
     options = {"values": "monitoring", "release": release}
@@ -99,6 +102,7 @@ def test_a_release_called_as_the_chart_gets_no_doubled_name(helm: Any) -> None:
     assert helm.names(helm.render("--set", "fullnameOverride=x"), "Deployment") == {"x"}
 
 
+@pytest.mark.gitops("A21")
 def test_extra_objects_are_maps_or_templates(helm: Any) -> None:
     assert helm.names(helm.render(values="monitoring"), "ConfigMap") == {"as-a-map", "r-as-a-string"}
     assert helm.one("ConfigMap", "as-a-map", values="monitoring")["data"] == {"braces": "{{ kept }}"}
@@ -114,3 +118,13 @@ def test_the_notes_hold_a_valid_serving_for_the_mode(helm: Any, chart: Path, val
     assert (serving["kind"], serving["metadata"]["namespace"]) == ("GemmaServing", namespace)
     assert serving["apiVersion"] == API_VERSION
     assert Spec.model_validate(serving["spec"])
+
+
+def test_every_point_of_the_charts_checklist_is_held_by_a_test(chart: Path) -> None:
+    """research/gitops.md, section 7 A."""
+    tests = chart.parents[1] / "tests"
+    marks = "".join(
+        re.findall(r"@pytest\.mark\.gitops\(([^)]*)\)", "".join(p.read_text() for p in tests.rglob("test_*.py")))
+    )
+    held = set(re.findall(r'"(\w+)"', marks))
+    assert {f"A{number}" for number in range(1, 23)} - held == set()

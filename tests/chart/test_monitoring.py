@@ -52,6 +52,7 @@ def test_a_scrape_ends_before_the_next_begins(helm: Any, interval: str, timeout:
     assert config["global"] == {"scrape_interval": interval, "scrape_timeout": timeout}
 
 
+@pytest.mark.gitops("A16")
 def test_prometheus_restarts_when_its_configuration_changes(helm: Any) -> None:
     def checksum(*arguments: str) -> str:
         template = helm.one("Deployment", "r-gemma-operator-prometheus", *arguments, values="cluster")["spec"][
@@ -63,12 +64,14 @@ def test_prometheus_restarts_when_its_configuration_changes(helm: Any) -> None:
     assert checksum() == checksum("--set", "prometheus.retention=2d")
 
 
+@pytest.mark.gitops("A17")
 def test_monitoring_is_off_by_default(helm: Any) -> None:
     manifests = helm.render()
     assert helm.names(manifests, "Deployment") == {"r-gemma-operator"}
     assert not helm.names(manifests, "ConfigMap", "PodMonitor")
 
 
+@pytest.mark.gitops("A17")
 def test_monitors_carry_the_labels_they_are_selected_by(helm: Any) -> None:
     monitors = [m for m in helm.render(values="monitoring") if m["kind"] == "PodMonitor"]
     assert len(monitors) == 2

@@ -9,6 +9,7 @@ import pytest
 from gemma_operator.settings import read_settings
 
 
+@pytest.mark.gitops("A10")
 def test_pods_are_restricted(helm: Any, values: str) -> None:
     specs = helm.pod_specs(values=values)
     assert len(specs) >= 2
@@ -56,6 +57,7 @@ def test_several_replicas_are_not_all_drained_at_once(helm: Any) -> None:
     assert budget["selector"] == operator["spec"]["selector"]
 
 
+@pytest.mark.gitops("A16")
 def test_selectors_and_templates_do_not_depend_on_the_chart_version(helm: Any) -> None:
     """Selectors are immutable, and a Pod restarts when its template changes."""
     for manifest in helm.deployments(values="cluster"):
@@ -166,6 +168,7 @@ def test_environment_follows_the_values(helm: Any) -> None:
     assert helm.operator_env("--set", "resyncSeconds=86400")["GEMMA_RESYNC_SECONDS"] == "86400"
 
 
+@pytest.mark.gitops("A12")
 def test_the_registry_override_reaches_every_image(helm: Any) -> None:
     specs = helm.pod_specs(values="airgap")
     used = {container["image"] for spec in specs for container in spec["containers"]}
@@ -177,6 +180,7 @@ def test_the_registry_override_reaches_every_image(helm: Any) -> None:
     assert all(spec["imagePullSecrets"] == [{"name": "mirror"}] for spec in specs)
 
 
+@pytest.mark.gitops("A12")
 @pytest.mark.parametrize(
     ("settings", "image"),
     [

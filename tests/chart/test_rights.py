@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}
@@ -55,6 +56,7 @@ ROUTING_RIGHTS = {(*kind, verb) for kind in ROUTES for verb in (*READ, "create",
 CRD_RIGHTS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in READ}
 
 
+@pytest.mark.gitops("A14")
 def test_rights_in_the_whole_cluster_are_exactly_those_needed(helm: Any) -> None:
     manifests = helm.render(values="cluster")
     assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | CRD_RIGHTS
@@ -63,6 +65,7 @@ def test_rights_in_the_whole_cluster_are_exactly_those_needed(helm: Any) -> None
     assert granted(manifests, "r-gemma-operator-prometheus") == {("", "pods", verb) for verb in READ}
 
 
+@pytest.mark.gitops("A13")
 def test_namespaced_rights_are_the_same_less_the_crds(helm: Any) -> None:
     manifests = helm.render(values="namespaced")
     assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | {CREATE_LEASES}
@@ -109,6 +112,7 @@ def crd_of(helm: Any, *arguments: str, **options: str) -> dict[str, Any]:
     return crd
 
 
+@pytest.mark.gitops("A7")
 def test_the_crd_is_the_generated_one(helm: Any, chart: Path) -> None:
     generated = yaml.safe_load((chart / "crd" / "gemmaservings.yaml").read_text())
     crd = crd_of(helm)
@@ -118,17 +122,20 @@ def test_the_crd_is_the_generated_one(helm: Any, chart: Path) -> None:
     assert crd["metadata"]["annotations"] == KEPT
 
 
+@pytest.mark.gitops("A6")
 def test_the_crd_can_be_left_out_or_given_up(helm: Any) -> None:
     assert not helm.names(helm.render("--set", "crds.enabled=false"), "CustomResourceDefinition")
     assert "annotations" not in crd_of(helm, "--set", "crds.keep=false")["metadata"]
 
 
+@pytest.mark.gitops("A6")
 def test_own_annotations_of_the_crd_do_not_undo_its_keeping(helm: Any) -> None:
     assert crd_of(helm, values="monitoring")["metadata"]["annotations"] == {**KEPT, "example.com/owner": "inference"}
     overridden = crd_of(helm, "--set-string", r"crds.annotations.helm\.sh/resource-policy=delete")
     assert overridden["metadata"]["annotations"] == KEPT
 
 
+@pytest.mark.gitops("A18")
 def test_batch_yields_to_interactive_and_neither_preempts_strangers(helm: Any) -> None:
     classes = {m["metadata"]["name"]: m for m in helm.render() if m["kind"] == "PriorityClass"}
     interactive, batch = classes["r-gemma-operator-interactive"], classes["r-gemma-operator-batch"]

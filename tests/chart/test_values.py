@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.gitops("A5")
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -46,6 +47,7 @@ def test_wrong_values_are_refused_by_name(helm: Any, settings: str, words: list[
     assert [word for word in words if word not in message] == [], message
 
 
+@pytest.mark.gitops("A20")
 def test_an_old_kubernetes_is_refused(helm: Any) -> None:
     assert ">=1.30.0-0" in helm.refusal("--kube-version", "1.29.9")
     helm.text("--kube-version", "v1.30.4-gke.1")
