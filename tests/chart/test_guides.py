@@ -41,7 +41,6 @@ def type_in(kube: Kube, command: str, check: bool = True) -> subprocess.Complete
     return done
 
 
-@pytest.mark.practice("D1", "D12")
 def test_the_uninstall_guide_removes_what_it_says(cluster: Kube, helm: Helm) -> None:  # noqa: F811
     guide = commands(ROOT / "docs" / "uninstall.md")
     one, orphan, uninstall, *everything = guide

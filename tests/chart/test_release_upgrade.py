@@ -62,7 +62,6 @@ def store(kube: Kube) -> dict[str, Any]:
 
 
 @pytest.mark.gitops("A8", "A16", "A18")
-@pytest.mark.practice("H4", "H5", "B4")
 @pytest.mark.parametrize(("before", "after"), [("helm3", "helm3"), ("helm", "helm"), ("helm3", "helm")])
 def test_an_upgrade_keeps_objects_and_what_is_stored(
     cluster: Kube, helm: Helm, request: pytest.FixtureRequest, before: str, after: str
@@ -106,7 +105,6 @@ def test_an_upgrade_keeps_objects_and_what_is_stored(
 
 
 @pytest.mark.gitops("C1")
-@pytest.mark.practice("B2", "B4")
 @pytest.mark.parametrize("row", STORED, ids=lambda row: row["name"])
 def test_no_stored_serving_gets_another_engine_by_an_upgrade(row: dict[str, Any]) -> None:
     """The hash of what was asked for is the last release's, so its recorded Pod template stays; selectors can't change."""
@@ -135,7 +133,6 @@ def test_a_changed_priority_is_refused_by_name_and_the_readmes_way_out_works(clu
 
 
 @pytest.mark.gitops("A6")
-@pytest.mark.practice("D1", "H5")
 @pytest.mark.parametrize("binary", ["helm3", "helm"])
 def test_uninstalling_leaves_servings_and_a_second_installation_takes_them_over(
     cluster: Kube, request: pytest.FixtureRequest, binary: str

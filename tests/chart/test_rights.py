@@ -39,15 +39,15 @@ def test_only_the_lease_of_our_name_is_touched(helm: Any, values: str) -> None:
 READ = ("get", "list", "watch")
 OPERATOR_RIGHTS = {
     *(("gemmaserving.dev", "gemmaservings", verb) for verb in READ),
-    *(("gemmaserving.dev", "gemmaservings/status", verb) for verb in ("get", "patch", "update")),
+    ("gemmaserving.dev", "gemmaservings/status", "patch"),
     ("gemmaserving.dev", "gemmaservings/finalizers", "update"),
     *(("apps", "deployments", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "services", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("policy", "poddisruptionbudgets", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "persistentvolumeclaims", verb) for verb in (*READ, "create", "patch", "delete")),
-    *(("", "pods", verb) for verb in (*READ, "patch")),
+    *(("", "pods", verb) for verb in ("list", "watch", "patch")),
     ("", "pods/log", "get"),
-    *((group, "events", verb) for group in ("", "events.k8s.io") for verb in ("create", "patch")),
+    ("", "events", "create"),
     *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "update")),
 }
 CREATE_LEASES = ("coordination.k8s.io", "leases", "create")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import yaml
 from tests.chart.conftest import CHART, CRD, SERVING_CHART, SYSTEM, documents
 from tests.chart.test_serving_chart import STORED
 from tests.support.kube import Kube, condition, eventually
+from tools.cluster.crds import PROMETHEUS_OPERATOR
 
-MONITORING = "tools/cluster/modules/prometheus-operator"
 KIND = {"apiVersion": "gemmaserving.dev/v1alpha1", "kind": "GemmaServing"}
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 SIZE_LIMIT = 200 << 10  # bytes; client-side apply stores the object in an annotation of at most 256 KiB
@@ -26,18 +25,17 @@ SIZE_LIMIT = 200 << 10  # bytes; client-side apply stores the object in an annot
 @pytest.fixture(scope="module")
 def monitors(installed: Kube) -> Iterator[None]:
     """The Prometheus Operator's CRDs, from its Go module."""
-    command = ["go", "mod", "download", "-json", "github.com/prometheus-operator/prometheus-operator"]
-    found = json.loads(subprocess.run(command, cwd=MONITORING, check=True, capture_output=True, text=True).stdout)
-    names = [f"monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors", "prometheusrules")]
-    folder = Path(found["Dir"], "example/prometheus-operator-crd")
-    for name in names:
-        installed.run("apply", "--server-side", "-f", str(folder / name))
+    files = [
+        str(PROMETHEUS_OPERATOR.crd(f"monitoring.coreos.com_{kind}")) for kind in ("podmonitors", "prometheusrules")
+    ]
+    for file in files:
+        installed.run("apply", "--server-side", "-f", file)
     for kind in ("podmonitors", "prometheusrules"):
         crd = f"{kind}.monitoring.coreos.com"
         eventually(f"{crd} is established", lambda crd=crd: is_established(installed, crd))
     yield
-    for name in names:
-        installed.run("delete", "-f", str(folder / name), "--wait=false")
+    for file in files:
+        installed.run("delete", "-f", file, "--wait=false")
 
 
 def is_established(kube: Kube, crd: str) -> bool:
@@ -97,7 +95,6 @@ def test_the_crd_can_be_applied_by_either_apply(installed: Kube, chart: Path) ->
 
 
 @pytest.mark.gitops("B2")
-@pytest.mark.practice("C6")
 @pytest.mark.parametrize("server_side", [False, True], ids=["client-side", "server-side"])
 def test_what_is_applied_comes_back_without_a_difference(installed: Kube, server_side: bool) -> None:
     """No default is written into a spec: git and cluster are equal, by either kind of diff."""

@@ -102,7 +102,6 @@ def all_return(waiters: dict[str, subprocess.Popen[str]]) -> None:
 
 
 @pytest.mark.gitops("B1", "C6", "C7", "E5")
-@pytest.mark.practice("C7", "C5")
 def test_helm_kubectl_and_flux_return_when_it_is_ready_and_not_before(
     kube: Kube, operator: Operator, helm: Helm, flux: Flux, bare: Path, tmp_path: Path
 ) -> None:
@@ -196,7 +195,6 @@ def test_helm_and_flux_fail_when_a_person_has_to_act(
 
 
 @pytest.mark.gitops("C1", "C3", "E6")
-@pytest.mark.practice("C5", "C6", "B4")
 def test_flux_sees_no_drift_while_replicas_move(
     kube: Kube, operator: Operator, flux: Flux, plane: ControlPlane
 ) -> None:
@@ -242,7 +240,6 @@ def test_flux_sees_no_drift_while_replicas_move(
 
 
 @pytest.mark.gitops("A4")
-@pytest.mark.practice("C5")
 def test_the_operator_leaves_the_charts_objects_to_helm(
     kube: Kube, installed: Kube, operator: Operator, helm: Helm, plane: ControlPlane
 ) -> None:

@@ -49,3 +49,9 @@ INFERENCE_EXTENSION = Module(
     "h1:cjtwMJYcTnLXBYE5ffR1/hHhn7U1aIFfe2RITYmOXVA=",
     "config/crd/bases",
 )
+PROMETHEUS_OPERATOR = Module(
+    "github.com/prometheus-operator/prometheus-operator",
+    "v0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+    "example/prometheus-operator-crd",
+)
