@@ -74,13 +74,18 @@ def unions(node: Node) -> set[str]:
 
 
 def structural(node: Node, patches: bool = False) -> dict[str, Any]:
-    """The node as structural schema of a CRD: no references, no defaults, no descriptions (they would be most of its size)."""
+    """The node as structural schema of a CRD: no references, no defaults, no descriptions (they would be most of its size).
+
+    An overlay's `$patch` is no property: Helm upgrades a CRD by a strategic merge patch, which takes a map with a key of that
+    name for a directive and drops the whole map. It passes as an unknown field, and `checked` looks at it.
+    """
     if (name := node.get("$ref", "")) in _LEAVES:
         return _LEAVES[name]
     if name:
-        known = {field: structural(child, patches) for field, child in fields(node, patches).items()}
+        known = {field: structural(child, patches) for field, child in fields(node).items()}
         required = {"required": TYPES[name]["required"]} if "required" in TYPES[name] else {}
-        return {"type": "object", "properties": known, **required}
+        directive = {"x-kubernetes-preserve-unknown-fields": True} if PATCH in fields(node, patches) else {}
+        return {"type": "object", "properties": known, **required, **directive}
     out = {key: node[key] for key in ("type", "format", "enum") if key in node}
     if "additionalProperties" in node:
         out["additionalProperties"] = structural(node["additionalProperties"])
