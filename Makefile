@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := PYTHONPATH=operator:. $(BIN)/python
 ENGINE ?= standin
-TIERS := unit chart apiserver node engine plugin demo
+TIERS := unit chart apiserver node argocd engine plugin demo
 
 .PHONY: help
 help: ## list the targets
@@ -34,7 +34,7 @@ test: setup ## all tests, fast tiers first, with each tier's time
 	@$(RUN) -m tools.tiers $(TIERS)
 
 .PHONY: test-%
-test-%: setup ## one tier: test-unit test-chart test-apiserver test-node test-engine test-plugin test-demo
+test-%: setup ## one tier: test-unit test-chart test-apiserver test-node test-argocd test-engine test-plugin test-demo
 	@$(RUN) -m tools.tiers $*
 
 .PHONY: lint

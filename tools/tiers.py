@@ -1,4 +1,4 @@
-"""Run test tiers one after the other and print what each took: `python -m tools.tiers unit chart apiserver node engine plugin demo`."""
+"""Run test tiers one after the other and print what each took: `python -m tools.tiers unit chart apiserver node argocd engine plugin demo`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ PROGRAMS = {
     "chart": (*binaries.CONTROL_PLANE, "kubectl", "helm", "helm3", "flux-ssa", "promtool"),
     "apiserver": (*binaries.CONTROL_PLANE, "kubectl", "helm"),
     "node": (*binaries.NODE, "kubectl", "helm", "prometheus"),
+    "argocd": (*binaries.NODE, "kubectl", "helm", "argocd"),
     "engine": (*binaries.CONTROL_PLANE, "kubectl"),
     "demo": (*binaries.NODE, "kubectl", "helm", "prometheus"),
 }

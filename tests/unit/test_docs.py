@@ -113,6 +113,20 @@ def test_every_example_renders(example: Path) -> None:
     assert found or example.parent != ROOT / "examples"
 
 
+def test_argo_cds_examples_differ_in_their_sources_only() -> None:
+    """Chart values exist, and both ways deploy the same chart and folder from the same repository."""
+    operator, serving, both = (
+        yaml.safe_load((ROOT / f"examples/argocd/{name}.yaml").read_text())["spec"]
+        for name in ("operator", "serving", "both")
+    )
+    chart, folder = both["sources"]
+    del chart["helm"]["releaseName"]
+    assert (chart, folder) == (operator["source"], serving["source"])
+    assert all(accepts([], value) for value in operator["source"]["helm"]["valuesObject"])
+    assert (ROOT / operator["source"]["path"] / "Chart.yaml").exists()
+    assert {spec["syncPolicy"]["retry"]["limit"] for spec in (operator, serving, both)} == {-1}
+
+
 def test_the_readme_shows_the_example_that_it_applies() -> None:
     (shown,) = (yaml.safe_load(block) for block in blocks(ROOT / "README.md", "yaml"))
     applied = yaml.safe_load((ROOT / "examples/gemma4-e4b.yaml").read_text())

@@ -51,6 +51,12 @@ def test_every_pinned_tool_has_a_version_and_kubernetes_is_stamped() -> None:
     assert binaries.TOOLS["kubelet"].built_name == "kubelet"
 
 
+def test_a_program_may_need_a_newer_toolchain_than_the_machine_has() -> None:
+    argocd, etcd = (binaries.build_environment(binaries.TOOLS[name]) for name in ("argocd", "etcd"))
+    assert argocd["GOTOOLCHAIN"] == binaries.TOOLS["argocd"].toolchain
+    assert etcd.get("GOTOOLCHAIN") == os.environ.get("GOTOOLCHAIN")
+
+
 def test_modes_build_only_what_they_need() -> None:
     assert set(binaries.MODES["control-plane"]) < set(binaries.MODES["node"]) <= set(binaries.TOOLS)
     assert "kubelet" not in binaries.MODES["control-plane"]

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from . import cgroup
@@ -65,24 +66,35 @@ def _has_plugins(folder: Path) -> bool:
 
 
 def missing() -> list[str]:
-    lacking = [package for package, programs in PROGRAMS.items() if not all(map(find_program, programs))]
+    lacking = _missing(PROGRAMS)
     return lacking if _has_plugins(cni_folder()) else [*lacking, "containernetworking-plugins"]
 
 
 def ensure() -> None:
-    """Install what is missing, after saying so."""
-    wanted = missing()
-    if not wanted:
+    """Install what a node lacks, after saying so."""
+    _install(missing, ELSEWHERE)
+
+
+def ensure_programs(wanted: Mapping[str, tuple[str, ...]]) -> None:
+    """Install the packages, keys of `wanted`, whose programs are not all here."""
+    _install(lambda: _missing(wanted), "")
+
+
+def _missing(wanted: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [package for package, programs in wanted.items() if not all(map(find_program, programs))]
+
+
+def _install(lacking: Callable[[], list[str]], otherwise: str) -> None:
+    if not (wanted := lacking()):
         return
     if not shutil.which("apt-get"):
-        raise ClusterError(
-            f"install {' '.join(wanted)} (Debian's names; there is no apt-get here to do it). {ELSEWHERE}"
-        )
+        said = f"install {' '.join(wanted)} (Debian's names; there is no apt-get here to do it). {otherwise}"
+        raise ClusterError(said.strip())
     say(f"will install the Debian packages {' '.join(wanted)}")
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     run(["apt-get", "update", "-qq"], env=env, shown="apt-get update")
     run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted], env=env, shown="apt-get install")
-    if still := missing():
+    if still := lacking():
         raise ClusterError(
             f"{' '.join(still)}: installed, and yet their programs are not found; see 'dpkg -L {still[0]}'"
         )

@@ -114,8 +114,10 @@ class Supervisor:
         self._logs = root / "logs"
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, argv: Sequence[str | Path]) -> None:
+    def start(self, name: str, argv: Sequence[str | Path], more: Mapping[str, str] | None = None) -> None:
+        """Start a program under this name; `more` is added to its environment."""
         env = {k: v for k, v in os.environ.items() if k not in PROXY_VARIABLES and k != "KUBECONFIG"}
+        env |= more or {}
         env["PATH"] = f"{env.get('PATH', '')}:{SYSTEM_PATH}"
         with self.log(name).open("ab") as log:
             child = subprocess.Popen(

@@ -1,0 +1,1 @@
+"""A real Argo CD beside a cluster, without containers; tests/argocd uses it."""
