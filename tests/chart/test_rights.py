@@ -45,6 +45,7 @@ OPERATOR_RIGHTS = {
     *(("policy", "poddisruptionbudgets", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "persistentvolumeclaims", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "pods", verb) for verb in (*READ, "patch")),
+    ("", "configmaps", "get"),
     ("", "pods/log", "get"),
     *((group, "events", verb) for group in ("", "events.k8s.io") for verb in ("create", "patch")),
     *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "update")),

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gemma_operator.api.scaling import CapacityProfile
 from gemma_operator.api.serving import GemmaServing
 
 
@@ -38,6 +39,14 @@ def parse(body: Mapping[str, Any]) -> GemmaServing:
         )
     except ValidationError as error:
         raise InvalidServing("; ".join(_sentence(problem) for problem in error.errors()[:5])) from error
+
+
+def parse_profile(found: object) -> CapacityProfile:
+    """Parse a capacity profile as it stands in a ConfigMap. Raises ValueError, which says which field is wrong."""
+    try:
+        return CapacityProfile.model_validate(_without_nulls(found), by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentence(problem) for problem in error.errors()[:5])) from error
 
 
 def _without_nulls(value: Any, keep: bool = False) -> Any:
