@@ -1,4 +1,4 @@
-"""gemma-operator: run | crd | render | explain."""
+"""gemma-operator: run | crd | render | explain | profile."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from gemma_operator import __version__
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import InvalidServing
-from gemma_operator.cli import explain, render
+from gemma_operator.cli import explain, profile, render
 from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
+from gemma_operator.planning.results import ResultError
 from gemma_operator.settings import BadSetting, read_settings
 
 
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
-    except (BadSetting, InvalidServing, UnknownVersion, RefusedSpec) as error:
+    except (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError) as error:
         print(f"gemma-operator: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
@@ -35,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("crd", help="print the CustomResourceDefinition").set_defaults(command=_crd)
     render.add_to(commands)
     explain.add_to(commands)
+    profile.add_to(commands)
     return parser
 
 
