@@ -15,6 +15,7 @@ from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.planning.results import ResultError
+from gemma_operator.planning.sweep_run import SweepError
 from gemma_operator.settings import BadSetting, read_settings
 
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
-    except (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError) as error:
+    except (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError, SweepError) as error:
         print(f"gemma-operator: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -18,6 +19,7 @@ from gemma_operator.planning.operating import Found, curves, operating_point
 from gemma_operator.planning.results import ResultError, read_results
 from gemma_operator.planning.stages import CLOSED, CONSTANT, POISSON, UNKNOWN, Stage
 from gemma_operator.scaling.pool import Slo
+from gemma_operator.settings import BadSetting
 
 BOUND_ONLY = 3
 """Exit code where the SLO's limit lies outside of the rates that were tested."""
@@ -33,11 +35,36 @@ def add_to(commands: Any) -> None:
     imported.add_argument(
         "--arrivals", choices=sorted(_PROCESSES), help="how requests arrived, where the result doesn't say it"
     )
-    add_options(imported)
+    _options(imported)
     imported.set_defaults(command=import_results)
+    measured = kinds.add_parser("run", help="by an own open-loop sweep of a server")
+    measured.add_argument(
+        "--url", required=True, type=_url, help="of a server of OpenAI's API, for instance http://localhost:8000"
+    )
+    measured.add_argument("--api-key-file", type=Path, help="file with the key that the server wants")
+    measured.add_argument(
+        "--rates", type=_rates, default=[], help="requests/s to test, for instance 4,6,8; searched where absent"
+    )
+    measured.add_argument("--start", type=_rate, default=1.0, help="rate at which the search begins (default: 1)")
+    measured.add_argument("--requests", type=positive, default=200, help="per rate (default: 200)")
+    measured.add_argument(
+        "--burstiness",
+        type=_burstiness,
+        default=2.0,
+        help="of the arrivals: 1 is random, 2 comes in bursts (default: 2)",
+    )
+    measured.add_argument("--prompt-tokens", type=positive, default=500, help="text of a prompt (default: 500)")
+    measured.add_argument("--output-tokens", type=positive, default=100, help="of an answer (default: 100)")
+    measured.add_argument(
+        "--media-share", type=_share, default=0.0, help="of the requests with media, 0 to 1 (default: 0)"
+    )
+    measured.add_argument("--frames", type=_frames, default=6, help="of a video; 1 is an image (default: 6)")
+    measured.add_argument("--seed", type=int, default=1, help="of prompts and arrivals (default: 1)")
+    _options(measured)
+    measured.set_defaults(command=run_sweep)
 
 
-def add_options(parser: ArgumentParser) -> None:
+def _options(parser: ArgumentParser) -> None:
     """What both ways to a profile have in common."""
     parser.add_argument("--slo", type=seconds, default=0.3, metavar="TIME", help="target for TTFT (default: 300ms)")
     parser.add_argument(
@@ -59,6 +86,39 @@ def import_results(arguments: Namespace) -> int:
     if told := _PROCESSES.get(arguments.arrivals or ""):
         stages = [replace(stage, process=told) if stage.process == UNKNOWN else stage for stage in stages]
     return show(stages, slo, arguments)
+
+
+def run_sweep(arguments: Namespace) -> int:
+    """Measure a server and print its profile; returns the exit code."""
+    from gemma_operator.planning.prompts import Wanted
+    from gemma_operator.planning.sweep_run import Load, Target, served, sweep
+
+    slo = Slo(arguments.percentile, arguments.slo)
+    headers = _headers(arguments.api_key_file)
+    wanted = Wanted(arguments.prompt_tokens, arguments.output_tokens, arguments.media_share, arguments.frames)
+    load = Load(arguments.requests, arguments.burstiness, arguments.seed)
+
+    async def measure() -> list[Stage]:
+        model, version = await served(arguments.url, headers)
+        arguments.engine_version = arguments.engine_version or version
+        target = Target(arguments.url, arguments.model or model, wanted, headers)
+        return await sweep(target, load, slo, arguments.rates, arguments.start, _tell)
+
+    stages = asyncio.run(measure())
+    return show(stages, slo, arguments)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _headers(key_file: Path | None) -> dict[str, str]:
+    if key_file is None:
+        return {}
+    try:
+        return {"Authorization": f"Bearer {key_file.read_text().strip()}"}
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"--api-key-file {key_file} can't be read: {error}") from error
 
 
 def show(stages: Sequence[Stage], slo: Slo, arguments: Namespace) -> int:
@@ -123,4 +183,33 @@ def number(text: str, low: float, high: float) -> float:
         found = float("nan")
     if not low <= found <= high:
         raise ArgumentTypeError(f"{text!r} is no number from {low:g} to {high:g}")
+    return found
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")) or not text.partition("://")[2]:
+        raise ArgumentTypeError(f"{text!r} is no URL such as http://localhost:8000")
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _rate(text: str) -> float:
+    return number(text, 0.01, 10_000)
+
+
+def _rates(text: str) -> list[float]:
+    return sorted({_rate(part) for part in text.split(",")})
+
+
+def _burstiness(text: str) -> float:
+    return number(text, 0.1, 10)
+
+
+def _share(text: str) -> float:
+    return number(text, 0, 1)
+
+
+def _frames(text: str) -> int:
+    found = positive(text)
+    if found > 32:
+        raise ArgumentTypeError(f"{text} frames are too many: Gemma 4 takes 1 to 32")
     return found
