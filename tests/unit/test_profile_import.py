@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gemma_operator.api.scaling import MeasuredWith
 from gemma_operator.cli import main
-from gemma_operator.planning.measured import capacity_profile, load_of
+from gemma_operator.planning.measured import capacity_profile, point_load
 from gemma_operator.planning.operating import Found, curves, interval, operating_point
 from gemma_operator.planning.results import ResultError, read_results
 from gemma_operator.planning.stages import CLOSED, CONSTANT, POISSON, UNKNOWN, Mix, Process, Stage, share_within
@@ -477,10 +477,10 @@ def test_the_profile_goes_through_what_was_measured():
         judge(stage(9, 0.1, mix=Mix(500, 10, 1.0, 6), process=Process("gamma", 2.0))),
     ]
     profile = profile_of(capacity_profile(points, engines=1, measured_with=MeasuredWith()))
-    assert profile.operating_point(0.0) == pytest.approx(load_of(points[0]), rel=1e-3)
-    assert profile.operating_point(0.3) == pytest.approx(0.96 * load_of(points[0]), rel=1e-3)
+    assert profile.operating_point(0.0) == pytest.approx(point_load(points[0]), rel=1e-3)
+    assert profile.operating_point(0.3) == pytest.approx(0.96 * point_load(points[0]), rel=1e-3)
     bursty = profile_of(capacity_profile(points, 1, MeasuredWith()).model_copy(update={"burstiness": 2.0}))
-    assert bursty.operating_point(1.0) == pytest.approx(load_of(points[1]), rel=1e-3)
+    assert bursty.operating_point(1.0) == pytest.approx(point_load(points[1]), rel=1e-3)
 
 
 def test_engines_share_what_was_measured():
@@ -541,7 +541,7 @@ def test_figures_as_json(capsys):
     ("arguments", "said"),
     [
         (["--slo", "300"], "'300' is not a duration such as 300ms"),
-        (["--slo", "20m"], "give 10ms to 10m"),
+        (["--slo", "20m"], "give 0.01s to 600s"),
         (["--percentile", "99.99"], "no number from 50 to 99.9"),
         (["--engines", "0"], "no whole number from 1"),
         (["--arrivals", "chaotic"], "invalid choice: 'chaotic'"),

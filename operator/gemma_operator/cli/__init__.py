@@ -1,4 +1,4 @@
-"""gemma-operator: run | crd | render | explain | profile."""
+"""gemma-operator: run | crd | render | explain | profile | plan."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from gemma_operator import __version__
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import InvalidServing
-from gemma_operator.cli import explain, profile, render
+from gemma_operator.cli import explain, plan, profile, render
 from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.planning.results import ResultError
 from gemma_operator.planning.sweep_run import SweepError
 from gemma_operator.settings import BadSetting, read_settings
+from gemma_operator.workload.errors import WorkloadError
+
+ERRORS = (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError, SweepError, WorkloadError)
+"""What is told in one line; anything else is a fault of ours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
-    except (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError, SweepError) as error:
+    except ERRORS as error:
         print(f"gemma-operator: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
@@ -38,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     render.add_to(commands)
     explain.add_to(commands)
     profile.add_to(commands)
+    plan.add_to(commands)
     return parser
 
 

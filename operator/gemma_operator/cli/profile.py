@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gemma_operator.api.scaling import MeasuredWith
-from gemma_operator.api.values import duration_seconds
+from gemma_operator.cli.options import frames, number, percentile, positive, seconds, share
 from gemma_operator.cli.output import dump
 from gemma_operator.planning.measured import capacity_profile, config_map, sentences, summary
 from gemma_operator.planning.operating import Found, curves, operating_point
@@ -56,9 +56,9 @@ def add_to(commands: Any) -> None:
     measured.add_argument("--prompt-tokens", type=positive, default=500, help="text of a prompt (default: 500)")
     measured.add_argument("--output-tokens", type=positive, default=100, help="of an answer (default: 100)")
     measured.add_argument(
-        "--media-share", type=_share, default=0.0, help="of the requests with media, 0 to 1 (default: 0)"
+        "--media-share", type=share, default=0.0, help="of the requests with media, 0 to 1 (default: 0)"
     )
-    measured.add_argument("--frames", type=_frames, default=6, help="of a video; 1 is an image (default: 6)")
+    measured.add_argument("--frames", type=frames, default=6, help="of a video; 1 is an image (default: 6)")
     measured.add_argument("--seed", type=int, default=1, help="of prompts and arrivals (default: 1)")
     _options(measured)
     measured.set_defaults(command=run_sweep)
@@ -152,40 +152,6 @@ def _only(points: Sequence[Found]) -> str | None:
     return models.pop() if len(models) == 1 else None
 
 
-def seconds(text: str) -> float:
-    """A duration such as 300ms, in seconds."""
-    try:
-        found = duration_seconds(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
-    if not 0.01 <= found <= 600:
-        raise ArgumentTypeError(f"{text} is out of range: give 10ms to 10m")
-    return found
-
-
-def percentile(text: str) -> float:
-    """A percentile of 50 to 99.9."""
-    return number(text, 50, 99.9)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdigit() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is no whole number from 1")
-    return int(text)
-
-
-def number(text: str, low: float, high: float) -> float:
-    """A number within bounds."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = float("nan")
-    if not low <= found <= high:
-        raise ArgumentTypeError(f"{text!r} is no number from {low:g} to {high:g}")
-    return found
-
-
 def _url(text: str) -> str:
     if not text.startswith(("http://", "https://")) or not text.partition("://")[2]:
         raise ArgumentTypeError(f"{text!r} is no URL such as http://localhost:8000")
@@ -202,14 +168,3 @@ def _rates(text: str) -> list[float]:
 
 def _burstiness(text: str) -> float:
     return number(text, 0.1, 10)
-
-
-def _share(text: str) -> float:
-    return number(text, 0, 1)
-
-
-def _frames(text: str) -> int:
-    found = positive(text)
-    if found > 32:
-        raise ArgumentTypeError(f"{text} frames are too many: Gemma 4 takes 1 to 32")
-    return found

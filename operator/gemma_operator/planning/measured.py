@@ -17,7 +17,7 @@ KEY = "profile.yaml"
 _DIGITS = 4
 
 
-def load_of(found: Found, profile: Profile = DEFAULT_PROFILE) -> float:
+def point_load(found: Found, profile: Profile = DEFAULT_PROFILE) -> float:
     """The load per engine, in engine-seconds per second, of an operating point."""
     return profile.work(found.mix.rates(found.rate or 0.0))
 
@@ -32,7 +32,7 @@ def capacity_profile(points: Sequence[Found], engines: int, measured_with: Measu
     for point in points:
         row = ratios.setdefault(round(point.burstiness, 2), {})
         share = round(point.mix.media_share, 2)
-        ratio = load_of(point) / engines / _built_in(share, point.burstiness)
+        ratio = point_load(point) / engines / _built_in(share, point.burstiness)
         row[share] = min(ratio, row.get(share, ratio))
     grid = sorted({point.media_share for point in DEFAULT_POINTS} | {share for row in ratios.values() for share in row})
     rows = sorted({point.burstiness for point in DEFAULT_POINTS} | set(ratios))
@@ -93,7 +93,7 @@ def summary(points: Sequence[Found], engines: int) -> list[Mapping[str, Any]]:
             "mediaShare": point.mix.media_share,
             "promptTokens": point.mix.prompt_tokens,
             "outputTokens": point.mix.output_tokens,
-            "load": load_of(point) / engines,
+            "load": point_load(point) / engines,
             "sources": list(point.sources),
             "notes": list(point.notes),
         }

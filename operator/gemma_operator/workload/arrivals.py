@@ -12,16 +12,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gemma_operator.workload.errors import WorkloadError
+
+__all__ = ["Arrivals", "WorkloadError", "merged"]
+
 FRAMES_PER_IMAGE = 4
 """An image of 280 soft tokens, in video frames of 70."""
 MAX_FRAMES = 32
 """Gemma 4 takes that many frames of a video."""
 JITTER_SECONDS = 20.0
 """How far a copy of a request is moved by `scaled` (research/bound.md section 1)."""
-
-
-class WorkloadError(ValueError):
-    """A workload that can't be read or made; the message says which file, which line and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +87,11 @@ class Arrivals:
         """What comes from `start` to before `end` (seconds), with `start` as the new zero."""
         first, last = np.searchsorted(self.at, (start, end))
         return self._pick(np.arange(first, last), self.at[first:last] - start)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Arrivals:
+        """The requests for which `chosen` is true, on the same clock."""
+        index = np.flatnonzero(chosen)
+        return self._pick(index, self.at[index])
 
     def scaled(self, factor: float, seed: int, jitter: float = JITTER_SECONDS) -> Arrivals:
         """`factor` times as many requests over the same time: copies, each moved by up to `jitter` seconds.
