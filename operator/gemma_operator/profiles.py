@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import yaml
-
-from gemma_operator.api.parse import parse_profile
+from gemma_operator.api.parse import stored_profile
 from gemma_operator.api.scaling import CapacityProfile, MeasuredWith, ProfileKey
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.cluster import Cluster, Refused
@@ -19,8 +17,6 @@ from gemma_operator.engine.view import PoolView, served_name
 from gemma_operator.scaling.policy import profile_of
 from gemma_operator.scaling.profile import DEFAULT_PROFILE, Profile
 from gemma_operator.workqueue import Key
-
-MOST_CHARACTERS = 64 * 1024
 
 
 class Profiles:
@@ -74,21 +70,6 @@ class Profiles:
             has = f"it has {', '.join(sorted(data)[:5])}" if data else "it is empty"
             raise ValueError(f"it has no key {source.key}: {has}")
         return str(data[source.key])
-
-
-def stored_profile(text: str) -> CapacityProfile:
-    """The profile that a ConfigMap's key holds. Raises ValueError, which says what is wrong."""
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"it is {len(text)} characters long; at most {MOST_CHARACTERS} are read")
-    try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("it has YAML aliases (*name): write the values out")
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"it is no YAML: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(found, dict):
-        raise ValueError("it must be a map with costs and points")
-    return parse_profile(found)
 
 
 def judged(profile: Profile, measured: MeasuredWith, view: PoolView) -> Profile:

@@ -14,13 +14,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemma_operator.api.parse import stored_profile
 from gemma_operator.api.scaling import MeasuredWith
 from gemma_operator.cli import main
+from gemma_operator.planning.errors import ResultError
 from gemma_operator.planning.measured import capacity_profile, point_load
 from gemma_operator.planning.operating import Found, curves, interval, operating_point
-from gemma_operator.planning.results import ResultError, read_results
+from gemma_operator.planning.results import read_results
 from gemma_operator.planning.stages import CLOSED, CONSTANT, POISSON, UNKNOWN, Mix, Process, Stage, share_within
-from gemma_operator.profiles import stored_profile
 from gemma_operator.scaling.policy import profile_of
 from gemma_operator.scaling.pool import Slo
 from gemma_operator.scaling.profile import DEFAULT_PROFILE

@@ -17,12 +17,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from PIL import Image
 
+from gemma_operator.api.parse import stored_profile
 from gemma_operator.cli import main
+from gemma_operator.planning.errors import SweepError
 from gemma_operator.planning.operating import operating_point
 from gemma_operator.planning.prompts import Wanted, body_of, picture
 from gemma_operator.planning.replay import Ask, ttfts
-from gemma_operator.planning.sweep_run import Load, SweepError, Target, next_rate, served, sweep
-from gemma_operator.profiles import stored_profile
+from gemma_operator.planning.sweep_run import Load, Target, next_rate, served, sweep
 from gemma_operator.scaling.pool import Slo
 from gemma_operator.simulation.step_model import Costs, EngineConfig
 from tests.unit.test_standin import program

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemma_operator.api.parse import stored_profile
 from gemma_operator.cluster import Refused
 from gemma_operator.desired import desired
-from gemma_operator.profiles import Profiles, stored_profile
+from gemma_operator.profiles import Profiles
 from gemma_operator.scaling.profile import DEFAULT_PROFILE, Point, Profile
 from gemma_operator.settings import read_settings
 from tests.unit.builders import serving

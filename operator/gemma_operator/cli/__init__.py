@@ -14,8 +14,7 @@ from gemma_operator.cli import explain, plan, profile, render
 from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
-from gemma_operator.planning.results import ResultError
-from gemma_operator.planning.sweep_run import SweepError
+from gemma_operator.planning.errors import ResultError, SweepError
 from gemma_operator.settings import BadSetting, read_settings
 from gemma_operator.workload.errors import WorkloadError
 
@@ -25,7 +24,7 @@ ERRORS = (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError, 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
     except ERRORS as error:
@@ -33,17 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gemma-operator", description=__doc__)
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="gemma-operator", description=__doc__)
+    made.add_argument("--version", action="version", version=__version__)
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="run the operator (settings come from the environment)").set_defaults(command=_run)
     commands.add_parser("crd", help="print the CustomResourceDefinition").set_defaults(command=_crd)
     render.add_to(commands)
     explain.add_to(commands)
     profile.add_to(commands)
     plan.add_to(commands)
-    return parser
+    return made
 
 
 def _run(_: argparse.Namespace) -> int:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gemma_operator.api.model import Model
+from gemma_operator.api.parse import stored_profile
 from gemma_operator.cli import extra
 from gemma_operator.cli.options import frames, number, percentile, positive, seconds, share
 from gemma_operator.engine.accelerators import ACCELERATORS, Accelerator, named
 from gemma_operator.engine.catalog import lookup, weight_bytes
-from gemma_operator.profiles import stored_profile
 from gemma_operator.scaling.policy import profile_of
 from gemma_operator.scaling.pool import Slo
 from gemma_operator.scaling.profile import DEFAULT_PROFILE, Profile

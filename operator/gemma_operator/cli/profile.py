@@ -14,9 +14,10 @@ from typing import Any
 from gemma_operator.api.scaling import MeasuredWith
 from gemma_operator.cli.options import frames, number, percentile, positive, seconds, share
 from gemma_operator.cli.output import dump
+from gemma_operator.planning.errors import ResultError
 from gemma_operator.planning.measured import capacity_profile, config_map, sentences, summary
 from gemma_operator.planning.operating import Found, curves, operating_point
-from gemma_operator.planning.results import ResultError, read_results
+from gemma_operator.planning.results import read_results
 from gemma_operator.planning.stages import CLOSED, CONSTANT, POISSON, UNKNOWN, Stage
 from gemma_operator.scaling.pool import Slo
 from gemma_operator.settings import BadSetting

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from gemma_operator.planning.errors import SweepError
 from gemma_operator.planning.prompts import Wanted, body_of
 from gemma_operator.planning.stages import Process, Stage, at_percentile, mix_of, percentiles_of
 from gemma_operator.scaling.pool import Slo
@@ -26,10 +27,6 @@ SHARE_TO_STOP = 0.5
 NARROW_ENOUGH = 1.2
 """Quotient of the lowest rate that misses the SLO to the highest that holds it, at which the search is over."""
 LOWEST, HIGHEST = 1 / 16, 4096.0
-
-
-class SweepError(ValueError):
-    """The server can't be measured; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from typing import Any
 
 import yaml
 
+from gemma_operator.planning.errors import ResultError
 from gemma_operator.planning.results import aiperf, guidellm, inference_perf
-from gemma_operator.planning.results.document import Document, ResultError
+from gemma_operator.planning.results.document import Document
 from gemma_operator.planning.stages import Stage
 from gemma_operator.scaling.pool import Slo
-
-__all__ = ["ResultError", "read_results"]
 
 TOOLS = "guidellm (0.7 or newer), inference-perf or aiperf"
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
-class ResultError(ValueError):
-    """A result that can't be used; the message says which file, what is wrong and what to do."""
+from gemma_operator.planning.errors import ResultError
 
 
 @dataclass(frozen=True, slots=True)

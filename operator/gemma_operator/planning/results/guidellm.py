@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gemma_operator.planning.results.document import Document, ResultError
+from gemma_operator.planning.errors import ResultError
+from gemma_operator.planning.results.document import Document
 from gemma_operator.planning.stages import (
     CLOSED,
     CONSTANT,
