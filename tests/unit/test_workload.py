@@ -268,7 +268,7 @@ def test_logs_that_are_none_are_refused(tmp_path, text, said):
         ("{", "line 1"),
         ("[1]", "line 1"),
         ('{"timestamp": 0, "input_length": 4}', "output_length is missing"),
-        ('{"timestamp": "x", "input_length": 4, "output_length": 1}', "could not convert"),
+        ('{"timestamp": "x", "input_length": 4, "output_length": 1}', "'x' is no number of 0 or more"),
         ('{"timestamp": 0, "input_length": null, "output_length": 1}', "'None' is no number"),
         ('{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": 7}', "line 1"),
     ],

@@ -168,10 +168,9 @@ def _why(error: Exception) -> str:
 
 
 def _seconds(text: str) -> float:
-    try:
-        return _number(text)
-    except ValueError:
-        pass
+    """Of ISO 8601, which has a hyphen after its year, or of a number."""
+    if text[4:5] != "-" and text[5:6] != "-":
+        return _number(text, "a time nor seconds")
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -179,15 +178,20 @@ def _seconds(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _number(value: object) -> float:
-    number = float(value) if isinstance(value, (str, int, float)) else math.nan
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{str(value)[:40]!r} is no number of 0 or more")
-    return number
+def _number(value: object, wanted: str = "") -> float:
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if 0 <= number < math.inf:
+        return number
+    shown = f"{str(value)[:40]!r}"
+    raise ValueError(f"{shown} is neither {wanted}" if wanted else f"{shown} is no number of 0 or more")
 
 
 def _count(value: object) -> int:
-    number = _number(value)
+    # Most are plain, and there may be a hundred million of them.
+    number = int(value) if isinstance(value, str) and value.isdecimal() else _number(value)
     if number > MAX_TOKENS:
         raise ValueError(f"{number:.0f} tokens are more than any engine takes")
     return round(number)
