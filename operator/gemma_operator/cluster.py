@@ -37,6 +37,7 @@ API_VERSIONS = {
     "Service": "v1",
     "PodDisruptionBudget": "policy/v1",
     "PersistentVolumeClaim": "v1",
+    "ConfigMap": "v1",
     "Pod": "v1",
     "Event": "v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",

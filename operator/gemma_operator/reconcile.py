@@ -21,6 +21,7 @@ from gemma_operator.engine.progress import Marks, marks
 from gemma_operator.engine.versions import UnknownVersion
 from gemma_operator.observe import PoolState, died_untold, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
+from gemma_operator.profiles import Profiles
 from gemma_operator.rollout import crowded
 from gemma_operator.routing_status import NOT_ENABLED, Hindrance, Ways, not_installed
 from gemma_operator.routing_status import Reason as RoutingReason
@@ -52,6 +53,7 @@ class Reconciler:
         self._rival = rival
         self._scaler = scaler
         self._settings = settings
+        self._profiles = Profiles(cluster)
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one serving; returns the seconds until the next look, None where it is gone."""
@@ -61,6 +63,7 @@ class Reconciler:
             body = await self._cluster.get(KIND, *key)
             if body is None or body["metadata"].get("deletionTimestamp"):
                 self._scaler.forget(key)
+                self._profiles.forget(key)
                 result = "gone"
                 return None
             new = await self._converge(body)
@@ -84,7 +87,8 @@ class Reconciler:
             serving = parse(body)
             want = desired(serving, self._settings.defaults)
             children += await self._strangers(serving, want.children, children)
-            self._scaler.track(serving, states, old.get("pools", {}))
+            profiles = await self._profiles.read(serving, want.engines)
+            self._scaler.track(serving, states, old.get("pools", {}), profiles)
             scaling = self._scaler.scaling((serving.namespace, serving.name))
             targets = _targets(serving, states, scaling, old.get("pools", {}))
             stuck = {pool: crowded(alive, time.time()) for pool, alive in pods_by_pool(pods).items()}

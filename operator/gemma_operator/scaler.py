@@ -23,6 +23,7 @@ from gemma_operator.scaling.memory import Memory, restore
 from gemma_operator.scaling.observation import FRESH_SECONDS, Observation, Watch, observe
 from gemma_operator.scaling.policy import policy_of
 from gemma_operator.scaling.pool import Fleet, Member, Mode, Policy
+from gemma_operator.scaling.profile import Profile
 from gemma_operator.scaling.rule import decide
 from gemma_operator.scaling_status import PoolScaling, Scaling
 from gemma_operator.settings import Settings
@@ -115,12 +116,21 @@ class Scaler:
         self._watch = Watch()
         self._reading: asyncio.Future[Reading] | None = None
 
-    def track(self, serving: GemmaServing, states: Mapping[str, PoolState], shown: Mapping[str, Any]) -> None:
-        """Take over policy and fleet of every pool as of the last reconcile; `shown` is `status.pools` as it stands."""
+    def track(
+        self,
+        serving: GemmaServing,
+        states: Mapping[str, PoolState],
+        shown: Mapping[str, Any],
+        profiles: Mapping[str, Profile] | None = None,
+    ) -> None:
+        """Take over policy and fleet of every pool as of the last reconcile.
+
+        `shown` is `status.pools` as it stands; `profiles` says of pools what their engines carry.
+        """
         known = self._servings.setdefault((serving.namespace, serving.name), _Serving())
         pools = {}
         for name in serving.spec.pools:
-            spec, state = _spec(serving, name), states.get(name, PoolState())
+            spec, state = _spec(serving, name, (profiles or {}).get(name)), states.get(name, PoolState())
             if (pool := known.pools.get(name)) is None:
                 saved = shown.get(name, {}).get("memory", {})
                 pool = _Pool(spec, restore(saved), saved, self._clock())
@@ -270,10 +280,10 @@ def _pools_of(key: Key, serving: _Serving) -> Iterable[tuple[PoolId, _Pool]]:
     return ((PoolId(*key, name), pool) for name, pool in serving.pools.items())
 
 
-def _spec(serving: GemmaServing, name: str) -> _Spec:
+def _spec(serving: GemmaServing, name: str, profile: Profile | None) -> _Spec:
     pool = serving.spec.pools[name]
     return _Spec(
-        policy=policy_of(pool.replicas, pool_slo(serving.spec, name), pool.scaling),
+        policy=policy_of(pool.replicas, pool_slo(serving.spec, name), pool.scaling, profile),
         queries=PoolQueries(pool.scaling.backlog_query, pool.scaling.offered_query),
         gpus=pool.gpu_count,
         interactive=serving.spec.class_of(name) == "interactive",

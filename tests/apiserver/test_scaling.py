@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gemma_operator.pods import engine_pods
+from tests.apiserver.conftest import OPERATOR_USER
 from tests.support.kube import Kube, condition, eventually
 from tests.support.operator import Operator
 from tests.support.scripted_prometheus import Reply, ScriptedEngine, ScriptedPrometheus, scripted_prometheus
@@ -139,6 +140,46 @@ def test_what_another_autoscaler_writes_stays(
             assert size(kube) == replicas
 
 
+def test_a_profile_from_a_config_map(
+    kube: Kube, operator_kubeconfig: Path, prometheus: ScriptedPrometheus, tmp_path: Path
+) -> None:
+    """Missing, broken, of another engine, good: each is said, and the size follows the good one."""
+    pool = {"replicas": {"min": 1, "max": 9}, "scaling": {"profileFrom": {"name": "measured"}}}
+    serving = {**SERVING, "spec": {**SERVING["spec"], "pools": {"interactive": pool}}}  # type: ignore[dict-item]
+
+    def profile(text: str) -> dict[str, Any]:
+        data = {"profile.yaml": text}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "measured"}, "data": data}
+
+    log = tmp_path / "log"
+    with (
+        Operator(operator_kubeconfig, log, GEMMA_PROMETHEUS_URL=prometheus.url, GEMMA_RESYNC_SECONDS="1"),
+        Engines(kube, prometheus) as engines,
+    ):
+        engines.rate = 80.0
+        kube.apply(serving)
+        eventually("none is said", lambda: _is(kube, "ScalingSound", "False", "ProfileUnreadable"), 60)
+        assert "there is none in namespace" in condition(kube.get("gsv", "demo"), "ScalingSound")["message"]
+        kube.apply(profile("points: [{mediaShare: 0, load: -1}]"))
+        eventually("a broken one is said", lambda: "points.0.load" in _sound(kube), 60)
+        kube.apply(profile("measuredWith: {engineVersion: 0.20.0}\npoints: [{mediaShare: 0, load: 1}]"))
+        eventually("a stale one is said", lambda: _is(kube, "ScalingSound", "False", "ProfileStale"), 60)
+        assert "with vLLM 0.20.0" in _sound(kube)
+        eventually("many engines", lambda: size(kube) >= 5, 60)
+        kube.apply(profile("points: [{mediaShare: 0, load: 40}]"))
+        eventually("nothing is wrong", lambda: _is(kube, "ScalingSound", "True", "AsExpected"), 60)
+        shown = eventually("what it carries", lambda: _pool(kube).get("lastDecision", {}).get("record"))
+        assert shown["terms"]["operating_point"] == 40
+        assert shown["terms"]["for_demand"] == 1
+    assert "Traceback" not in log.read_text()
+
+
+def test_config_maps_are_read_by_name_only(admin: Kube) -> None:
+    user = f"--as={OPERATOR_USER}"
+    for verb, allowed in (("get", "yes"), ("list", "no"), ("watch", "no"), ("update", "no")):
+        assert admin.run("auth", "can-i", verb, "configmaps", user, check=False).stdout.strip() == allowed, verb
+
+
 def explain(kube: Kube, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KUBECONFIG": str(kube.kubeconfig), "PYTHONPATH": str(Path("operator").resolve())}
     command = [sys.executable, "-P", "-m", "gemma_operator", "explain", *arguments]
@@ -148,6 +189,10 @@ def explain(kube: Kube, *arguments: str) -> subprocess.CompletedProcess[str]:
 def _pool(kube: Kube) -> dict[str, Any]:
     found: dict[str, Any] = (kube.get("gsv", "demo") or {}).get("status", {}).get("pools", {}).get("interactive", {})
     return found
+
+
+def _sound(kube: Kube) -> str:
+    return str(condition(kube.get("gsv", "demo"), "ScalingSound").get("message"))
 
 
 def _is(kube: Kube, kind: str, status: str, reason: str) -> bool:

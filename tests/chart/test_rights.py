@@ -46,6 +46,7 @@ OPERATOR_RIGHTS = {
     *(("policy", "poddisruptionbudgets", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "persistentvolumeclaims", verb) for verb in (*READ, "create", "patch", "delete")),
     *(("", "pods", verb) for verb in ("list", "watch", "patch")),
+    ("", "configmaps", "get"),
     ("", "pods/log", "get"),
     ("", "events", "create"),
     *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "update")),

@@ -170,6 +170,12 @@ CASES: list[Any] = [
 OF_SCALING = [
     ("deadline-reachable", Scaling, {"deadline": "59s"}, {"deadline": "1m"}),
     ("deadline-reachable", Scaling, {"deadline": "169h"}, {"deadline": "168h"}),
+    (
+        "one-profile",
+        Scaling,
+        {"profile": {}, "profileFrom": {"name": "measured"}},
+        {"profileFrom": {"name": "measured"}},
+    ),
 ]
 # Pydantic and the schema refuse these before the rule is asked.
 BEFORE_THE_RULE = {"pool-name"}

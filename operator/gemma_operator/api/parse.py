@@ -6,9 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
+from gemma_operator.api.scaling import CapacityProfile
 from gemma_operator.api.serving import GemmaServing
+
+MOST_CHARACTERS = 64 * 1024
+"""Of a capacity profile."""
 
 
 class InvalidServing(ValueError):
@@ -38,6 +43,24 @@ def parse(body: Mapping[str, Any]) -> GemmaServing:
         )
     except ValidationError as error:
         raise InvalidServing("; ".join(_sentence(problem) for problem in error.errors()[:5])) from error
+
+
+def stored_profile(text: str) -> CapacityProfile:
+    """The capacity profile that a ConfigMap's key holds. Raises ValueError, which says what is wrong."""
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"it is {len(text)} characters long; at most {MOST_CHARACTERS} are read")
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError("it has YAML aliases (*name): write the values out")
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"it is no YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(found, dict):
+        raise ValueError("it must be a map with costs and points")
+    try:
+        return CapacityProfile.model_validate(_without_nulls(found), by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentence(problem) for problem in error.errors()[:5])) from error
 
 
 def _without_nulls(value: Any, keep: bool = False) -> Any:

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field
 
-from gemma_operator.api.base import ApiModel, Rule, distinct
+from gemma_operator.api.base import ApiModel, Name, Rule, ShortText, distinct
 from gemma_operator.api.values import Duration, Schema, duration_seconds
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -150,6 +150,17 @@ class OperatingPoint(ApiModel):
     """Costs of all requests of a second, in seconds."""
 
 
+class MeasuredWith(ApiModel):
+    """What a profile was measured with. Where the pool has something else the profile is stale, and trusted less."""
+
+    model: ShortText | None = None
+    """Hub id or served name of the model."""
+    engine_version: ShortText | None = None
+    """vLLM version, for instance 0.32.0."""
+    gpu: ShortText | None = None
+    """GPU, for instance h100 or NVIDIA-H100-80GB-HBM3."""
+
+
 class CapacityProfile(ApiModel):
     """What an engine carries, as `gemma-operator profile` measures it; built-in values where absent."""
 
@@ -161,6 +172,17 @@ class CapacityProfile(ApiModel):
     """Images and videos per request where the engines can't count them."""
     burstiness: Annotated[float, Field(ge=0.1, le=100)] = 1.0
     """How bursty this pool's clients are within seconds."""
+    measured_with: MeasuredWith = MeasuredWith()
+    """What it was measured with."""
+
+
+class ProfileKey(ApiModel):
+    """A capacity profile in a ConfigMap in the namespace of the GemmaServing, as `gemma-operator profile` prints it."""
+
+    name: Name
+    """Name of the ConfigMap."""
+    key: Name = "profile.yaml"
+    """Key within the ConfigMap."""
 
 
 class Scaling(ApiModel):
@@ -172,6 +194,8 @@ class Scaling(ApiModel):
     """Floors by the clock."""
     profile: CapacityProfile | None = None
     """What an engine carries, where it was measured."""
+    profile_from: ProfileKey | None = None
+    """The same from a ConfigMap; a change is taken over within five minutes."""
     offered_query: PromQL | None = None
     """PromQL for the requests per second that clients send, by a gateway's counter; the engines' own counters where absent."""
     backlog_query: PromQL | None = None
@@ -186,5 +210,11 @@ class Scaling(ApiModel):
             lambda s: s.deadline is None or 60 <= duration_seconds(s.deadline) <= 168 * 3600,
             "a deadline is from 1m to 168h",
             shows=("deadline",),
+        ),
+        Rule(
+            "one-profile",
+            "!has(self.profile) || !has(self.profileFrom)",
+            lambda s: s.profile is None or s.profile_from is None,
+            "profile and profileFrom are both set: remove one",
         ),
     )

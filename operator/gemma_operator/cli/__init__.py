@@ -1,4 +1,4 @@
-"""gemma-operator: run | crd | render | explain."""
+"""gemma-operator: run | crd | render | explain | profile | plan."""
 
 from __future__ import annotations
 
@@ -10,32 +10,40 @@ from collections.abc import Sequence
 from gemma_operator import __version__
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import InvalidServing
-from gemma_operator.cli import explain, render
+from gemma_operator.cli import explain, plan, profile, render
 from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
+from gemma_operator.planning.errors import ResultError, SweepError
 from gemma_operator.settings import BadSetting, read_settings
+from gemma_operator.workload.errors import WorkloadError
+
+ERRORS = (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError, SweepError, WorkloadError)
+"""What is told in one line; anything else is a fault of ours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
-    except (BadSetting, InvalidServing, UnknownVersion, RefusedSpec) as error:
+    except ERRORS as error:
         print(f"gemma-operator: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gemma-operator", description=__doc__)
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="gemma-operator", description=__doc__)
+    made.add_argument("--version", action="version", version=__version__)
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="run the operator (settings come from the environment)").set_defaults(command=_run)
     commands.add_parser("crd", help="print the CustomResourceDefinition").set_defaults(command=_crd)
     render.add_to(commands)
     explain.add_to(commands)
-    return parser
+    profile.add_to(commands)
+    plan.add_to(commands)
+    return made
 
 
 def _run(_: argparse.Namespace) -> int:

@@ -59,11 +59,12 @@ def selected(node_selector: Mapping[str, str], affinity: Mapping[str, Any] | Non
     """The GPU that a Pod's node selector or required node affinity asks for; None where neither names a known one."""
     names = [node_selector[label] for label in PRODUCT_LABELS if label in node_selector]
     names += [value for label, values in _required(affinity or {}) if label in PRODUCT_LABELS for value in values]
-    found = {accelerator for name in names if (accelerator := _lookup(name))}
+    found = {accelerator for name in names if (accelerator := named(name))}
     return found.pop() if len(found) == 1 else None
 
 
-def _lookup(product: str) -> Accelerator | None:
+def named(product: str) -> Accelerator | None:
+    """The GPU of a product label such as NVIDIA-H100-80GB-HBM3, or of a plain name; None where it isn't known, or a slice."""
     name = product.lower().replace(" ", "-").replace("_", "-")
     if "-mig-" in name:  # a slice of a GPU, with a share of its memory and speed
         return None

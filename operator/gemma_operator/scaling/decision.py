@@ -57,6 +57,7 @@ class Kind(StrEnum):
     NO_CAPACITY = "NoCapacity"
     ROUTER_SKEW = "RouterSkew"
     PROFILE_STALE = "ProfileStale"
+    PROFILE_UNREADABLE = "ProfileUnreadable"
     PROFILE_WRONG = "ProfileWrong"
     DEADLINE_INFEASIBLE = "DeadlineInfeasible"
     COARSE_BUCKETS = "CoarseBuckets"

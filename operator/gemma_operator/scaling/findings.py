@@ -39,9 +39,12 @@ def findings(
     if seen.skewed:
         text = f"engine {seen.skewed} misses far more than the others: look at the router's weights, and at this Pod"
         found.append((Kind.ROUTER_SKEW, text))
-    if policy.profile.stale:
-        text = f"profile {policy.profile.name} was measured with another engine, model or GPU: measure it again"
-        found.append((Kind.PROFILE_STALE, text))
+    if policy.profile.unreadable:
+        text = f"{policy.profile.doubt}; the {policy.profile.name} one is used meanwhile"
+        found.append((Kind.PROFILE_UNREADABLE, text))
+    elif policy.profile.stale:
+        measured = policy.profile.doubt or "with another engine, model or GPU"
+        found.append((Kind.PROFILE_STALE, f"profile {policy.profile.name} was measured {measured}: measure it again"))
     if policy.ttft and memory.learned.correction < WRONG:
         share = f"{memory.learned.correction:.0%} of what profile {policy.profile.name} says"
         found.append((Kind.PROFILE_WRONG, f"engines carry {share}: measure the profile with this load"))

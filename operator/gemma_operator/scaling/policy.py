@@ -11,8 +11,13 @@ from gemma_operator.scaling.profile import DEFAULT_PROFILE, Point, Profile
 from gemma_operator.scaling.schedule import Slot
 
 
-def policy_of(replicas: api.Replicas, slo: api.Slo | None, scaling: api.Scaling) -> Policy:
-    """How a pool with this spec is to be scaled; `slo` is its own objective, else that of its class."""
+def policy_of(
+    replicas: api.Replicas, slo: api.Slo | None, scaling: api.Scaling, profile: Profile | None = None
+) -> Policy:
+    """How a pool with this spec is to be scaled; `slo` is its own objective, else that of its class.
+
+    `profile` is what its engines carry; where absent, what the spec says.
+    """
     deadline = {} if scaling.deadline is None else {"deadline_seconds": duration_seconds(scaling.deadline)}
     return Policy(
         minimum=replicas.min,
@@ -21,7 +26,7 @@ def policy_of(replicas: api.Replicas, slo: api.Slo | None, scaling: api.Scaling)
         itl=Slo(slo.itl.percentile, slo.itl.seconds) if slo and slo.itl else None,
         mode=Mode(scaling.mode),
         schedule=tuple(_slot(slot) for slot in scaling.schedule),
-        profile=profile_of(scaling.profile) if scaling.profile else DEFAULT_PROFILE,
+        profile=profile or (profile_of(scaling.profile) if scaling.profile else DEFAULT_PROFILE),
         wakes_from_zero=scaling.backlog_query is not None,
         **deadline,
     )

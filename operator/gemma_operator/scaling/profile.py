@@ -82,7 +82,11 @@ class Profile:
     name: str = "built-in"
     """Where it comes from, for people."""
     stale: bool = False
-    """Measured with another engine version, model or GPU than the pool has."""
+    """Not measured with the engine version, model and GPU that the pool has: less of it is trusted."""
+    doubt: str = ""
+    """Why it is stale, for people."""
+    unreadable: bool = False
+    """It stands in for one that was asked for and can't be read."""
 
     def work(self, rates: Rates) -> float:
         """Engine-seconds per second that these rates ask for."""
