@@ -77,3 +77,9 @@ def test_monitors_carry_the_labels_they_are_selected_by(helm: Any) -> None:
         "PodMonitor", "r-gemma-operator-engines", "--set", "podMonitor.enabled=true", values="namespaced"
     )
     assert limited["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+
+
+def test_the_operators_own_labels_win_over_its_targets(helm: Any) -> None:
+    """`namespace` is that of the GemmaServing there; as `exported_namespace` it would meet no engine's."""
+    monitor = helm.one("PodMonitor", "r-gemma-operator", values="monitoring")
+    assert monitor["spec"]["podMetricsEndpoints"][0]["honorLabels"] is True
