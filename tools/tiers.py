@@ -13,6 +13,7 @@ from tools.cluster.console import ClusterError, duration, say
 PROGRAMS = {
     "unit": ("prometheus",),
     "chart": ("helm", "promtool"),
+    "monitoring": ("prometheus", "promtool"),
     "apiserver": (*binaries.CONTROL_PLANE, "kubectl", "helm"),
     "node": (*binaries.NODE, "kubectl", "helm", "prometheus"),
     "engine": (*binaries.CONTROL_PLANE, "kubectl"),
