@@ -108,6 +108,21 @@ def test_a_runbook_url_that_is_none_is_refused(helm: Any) -> None:
     assert "runbookUrl" in said
 
 
+def test_each_replica_of_the_operator_is_scraped_by_itself(helm: Any) -> None:
+    """Only the one that leads knows the pools; through the Service it would be found by chance."""
+    job = prometheus_config(helm, values="namespaced")["scrape_configs"][1]
+    assert job["honor_labels"] is True
+    (discovery,) = job["kubernetes_sd_configs"]
+    assert discovery["namespaces"] == {"names": ["system"]}
+    (selector,) = discovery["selectors"]
+    pod = helm.one("Deployment", "r-gemma-operator", values="namespaced")["spec"]["template"]
+    wanted = dict(pair.split("=") for pair in selector["label"].split(","))
+    assert wanted.items() <= pod["metadata"]["labels"].items()
+    assert wanted["app.kubernetes.io/component"] == "operator"
+    (container,) = pod["spec"]["containers"]
+    assert "metrics" in {port["name"] for port in container["ports"]}
+
+
 def test_the_operators_own_labels_win_over_its_targets(helm: Any) -> None:
     """`namespace` is that of the GemmaServing there; as `exported_namespace` it would meet no engine's."""
     monitor = helm.one("PodMonitor", "r-gemma-operator", values="monitoring")

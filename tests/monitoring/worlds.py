@@ -101,12 +101,16 @@ class Operator:
     ticks_until: int | None = None
     base: Mapping[str, float] = field(default_factory=lambda: INTERACTIVE)
     instance: str = "o1"
+    leading: float = 1
 
     def series(self, minutes: int) -> Series:
         last = minutes if self.until is None else self.until
         target = {"job": "gemma-operator", "instance": self.instance}
         ticks = [60.0 * min(minute, self.ticks_until or minute) for minute in range(last)]
-        found = {named("gemma_operator_last_tick_timestamp_seconds", target): numbers(ticks)}
+        found = {
+            named("gemma_operator_last_tick_timestamp_seconds", target): numbers(ticks),
+            named("gemma_operator_leading", target): numbers([self.leading] * last),
+        }
         for name, value in {**self.base, **self.changes}.items():
             plain, _, rest = name.partition("{")
             own = {**self.labels, **target}

@@ -36,6 +36,7 @@ LEAST_FILL = 0.3
 """Of the encoder's batch (seed 003)."""
 LEAST_ACCEPTANCE = 0.3
 """Of draft tokens: below it drafting costs more than it brings (research/vllm.md 2)."""
+LEADING = "gemma_operator_leading"
 SLOWER = 1.5
 """Times the usual cold start."""
 
@@ -205,10 +206,17 @@ def _operator(clock: Clock) -> Iterator[Alert]:
     )  # fmt: skip
     yield Alert(
         "GemmaOperatorTickOld", "critical", 60,
-        # A standby has never ticked.
-        f"time() - max by (namespace) ({tick}) > {clock.seconds(120)}",
+        # A standby ticks over nothing.
+        f"time() - max by (namespace) ({tick} and {LEADING} > 0) > {clock.seconds(120)}",
         "The autoscaler has not decided for {{ $value | humanizeDuration }}",
         "The operator runs, but its ticks don't end: sizes follow no load.",
+    )  # fmt: skip
+
+    yield Alert(
+        "GemmaNoLeader", "critical", 120,
+        f"max by (namespace) ({LEADING}) == 0",
+        "No replica of gemma-operator acts",
+        "Operators run, and none of them holds the Lease of its scope: nothing is scaled, rolled out or reported.",
     )  # fmt: skip
 
 

@@ -181,7 +181,8 @@ def _batch() -> Row:
 
 def _operator() -> Row:
     return "Operator", (
-        Panel("Age of the last tick", [Query("time() - max by (namespace) (gemma_operator_last_tick_timestamp_seconds)", "tick")], "s"),
+        Panel("Age of the last tick",
+              [Query("time() - max by (namespace) (gemma_operator_last_tick_timestamp_seconds and gemma_operator_leading > 0)", "tick")], "s"),
         Panel("Duration of a tick, p95",
               [Query(f"histogram_quantile(0.95, sum by (le) (rate(gemma_operator_tick_seconds_bucket[{WINDOW}])))", "tick")], "s"),
         Panel("Metrics seen",
