@@ -86,14 +86,16 @@ class Cluster:
             lambda: self._resource(kind).get(name=name, namespace=namespace, _request_timeout=_TIMEOUT)
         )
 
-    async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
-        """Objects of a kind in a namespace by label selector, each with its kind."""
-        return await self.list_served(kind, namespace, selector) or []
+    async def list(self, kind: str, namespace: str, selector: str, fields: str = "") -> list[Object]:
+        """Objects of a kind in a namespace (all for an empty one) by label and field selector, each with its kind."""
+        return await self.list_served(kind, namespace, selector, fields) or []
 
-    async def list_served(self, kind: str, namespace: str, selector: str) -> Objects | None:
+    async def list_served(self, kind: str, namespace: str, selector: str, fields: str = "") -> Objects | None:
         """As `list`; None where the cluster doesn't have that kind. Raises Refused where the operator may not read it."""
         found = await self._call(
-            lambda: self._resource(kind).get(namespace=namespace, label_selector=selector, _request_timeout=_TIMEOUT)
+            lambda: self._resource(kind).get(
+                namespace=namespace, label_selector=selector, field_selector=fields, _request_timeout=_TIMEOUT
+            )
         )
         return None if found is None else [{**item, "kind": kind} for item in found.get("items", [])]
 

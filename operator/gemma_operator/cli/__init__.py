@@ -1,4 +1,4 @@
-"""gemma-operator: run | crd | render | explain."""
+"""gemma-operator: run | crd | render | explain | top."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gemma_operator import __version__
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import InvalidServing
-from gemma_operator.cli import explain, render
+from gemma_operator.cli import explain, render, top
 from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("crd", help="print the CustomResourceDefinition").set_defaults(command=_crd)
     render.add_to(commands)
     explain.add_to(commands)
+    top.add_to(commands)
     return parser
 
 
