@@ -71,7 +71,7 @@ def test_a_serving_in_forty_columns() -> None:
 def test_a_wide_terminal_has_it_in_a_line() -> None:
     lines = shown(120, CHAT, namespaces=True)
     assert lines[0] == "team-a/gemma4-e4b  Ready  SLO missed"
-    assert lines[2].startswith("  interactive  3/4 ready +1 starting  p95 412/300 ms  90.1% in time  p95 ▃")
+    assert lines[2].startswith("  interactive  3/4 ready +1 starting  p95 412/300 ms  90.1% in time  p95 ▄")
     assert lines[3].strip() == "Demand: 3 -> 4 replicas: a load of 2.8 with its headroom needs 4"
 
 
