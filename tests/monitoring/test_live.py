@@ -15,6 +15,7 @@ import pytest
 from tests.monitoring.live import Autoscaler, Engine, Plugin, Prometheus, Target, Traffic
 from tests.support.kube import eventually
 from tools.monitoring.dashboard import content
+from tools.monitoring.page import picture
 
 SCALE, LONG_SCALE = 20, 600
 PATIENCE = 150
@@ -159,6 +160,13 @@ def test_every_query_of_the_dashboard_has_data(world: World, expression: str) ->
     assert "$" not in expression
     found = eventually(f"data of {expression}", lambda: world.prometheus.query(expression), 60)
     assert all(sample["value"][1] != "NaN" for sample in found[:1]) or len(found) > 1
+
+
+def test_the_page_of_panels_shows_lines_in_each(world: World, tmp_path: Path) -> None:
+    figure = picture(world.prometheus.url, 60, "15s")
+    assert [axes.get_title(loc="left") for axes in figure.axes if not axes.lines] == []
+    figure.savefig(tmp_path / "page.png", dpi=30)
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_variables_offer_what_is_there(world: World) -> None:

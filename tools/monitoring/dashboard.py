@@ -62,7 +62,7 @@ def _objective() -> Row:
               "Share of the requests within the TTFT target. Refused, failed and aborted ones are misses.", "stat", 6),
         Panel("Error budget left, in the time shown", [Query(f"1 - ({spent}) / on ({POOL}) {_recorded(rules.ALLOWED)}")], "percentunit",
               "100 %: nothing missed; 0 %: as much as the objective allows; below: the objective is missed.", "stat", 6),
-        Panel("Alerts", [Query('count by (alertname, severity) (ALERTS{alertstate="firing",alertname=~"Gemma.*"}) or vector(0)',
+        Panel("Alerts", [Query('count by (alertname, severity) (ALERTS{alertstate="firing",alertname=~"Gemma.*"}) or label_replace(vector(0), "alertname", "none", "", "")',
               "{{alertname}}")], "short", "Alerts that fire; each has a runbook.", "stat", 12),
         Panel("TTFT p95 and its target",
               [Query(_recorded(rules.P95)), Query(target, "target {{serving}}/{{pool}}", dashed=True)], "s",
@@ -105,7 +105,7 @@ def _demand() -> Row:
         Panel("Utilisation", [Query(_recorded(rules.UTILISATION))], "percentunit",
               "100 %: the operating point, past which TTFT rises without limit."),
         Panel("Media per request", [Query(_term("media_share"))], "short", width=12),
-        Panel("Terms of the last decision", [Query(_figure("scaling_term", by=by_term), "{{term}} {{serving}}/{{pool}}")], "short",
+        Panel("Terms of the last decision", [Query(_figure("scaling_term", ',term!="cold_start"', by_term), "{{term}} {{serving}}/{{pool}}")], "short",
               "As `gemma-operator explain` names them.", width=12),
     )  # fmt: skip
 
@@ -187,8 +187,8 @@ def _operator() -> Row:
               [Query(f"histogram_quantile(0.95, sum by (le) (rate(gemma_operator_tick_seconds_bucket[{WINDOW}])))", "tick")], "s"),
         Panel("Metrics seen",
               [Query(f"{_figure('metrics_state', by=f'{POOL}, state')} == 1", "{{state}} {{serving}}/{{pool}}")], "short", "", "state-timeline"),
-        Panel("Findings", [Query(f"{_figure('finding', by=f'{POOL}, kind')}", "{{kind}} {{serving}}/{{pool}}")], "short",
-              "What scaling alone can't mend; 1 where it holds.", width=12),
+        Panel("Findings", [Query(f"sum by (kind) ({_figure('finding', by=f'{POOL}, kind')})", "{{kind}}")], "short",
+              "What scaling alone can't mend: the number of pools where it holds.", width=12),
         Panel("Reconciles and writes",
               [Query(f"sum by (result) (rate(gemma_operator_reconciles_total[{WINDOW}]))", "{{result}}"),
                Query(f"sum by (verb, kind) (rate(gemma_operator_writes_total[{WINDOW}]))", "{{verb}} {{kind}}")], "ops",
