@@ -55,7 +55,7 @@ CASES = [
          {75: {}, 115: {FAST: 1, HIGH: 1}}),
     Case("aborted requests", (Engine(good=between(0, 60, 60, 6), aborted=between(60, 999, 54)), Operator()),
          {75: {}, 115: {FAST: 1, HIGH: 1}}),
-    Case("five requests an hour, all late", (Engine(good=always(0), slow=lambda m: float(m % 12 == 0)), Operator()), {300: {}}),
+    Case("five requests an hour, all late", (Engine(good=always(0), slow=lambda m: float(m % 12 == 0)), Operator()), {minute: {} for minute in range(288, 301)}),
     Case("no edge at the target: the operator's verdict",
          (Engine(**MISSING_ALL, edges=("0.1", "0.5", "1.0", "+Inf")), Operator({"attainment_high": between(60, 999, 0.4, 1)})),
          {75: {"GemmaSloMissed": 1}, 200: {"GemmaSloMissed": 1}}),

@@ -62,8 +62,10 @@ def _objective() -> Row:
               "Share of the requests within the TTFT target. Refused, failed and aborted ones are misses.", "stat", 6),
         Panel("Error budget left, in the time shown", [Query(f"1 - ({spent}) / on ({POOL}) {_recorded(rules.ALLOWED)}")], "percentunit",
               "100 %: nothing missed; 0 %: as much as the objective allows; below: the objective is missed.", "stat", 6),
-        Panel("Alerts", [Query('count by (alertname, severity) (ALERTS{alertstate="firing",alertname=~"Gemma.*"}) or label_replace(vector(0), "alertname", "none", "", "")',
-              "{{alertname}}")], "short", "Alerts that fire; each has a runbook.", "stat", 12),
+        Panel("Alerts",
+              [Query('count by (alertname, severity) (ALERTS{alertstate="firing",alertname=~"Gemma.*"})'
+                     ' or label_replace(vector(0), "alertname", "none", "", "")', "{{alertname}}")],
+              "short", "Alerts that fire; each has a runbook.", "stat", 12),
         Panel("TTFT p95 and its target",
               [Query(_recorded(rules.P95)), Query(target, "target {{serving}}/{{pool}}", dashed=True)], "s",
               "Interpolated between the edges of buckets; an edge lies exactly at the target (vLLM 0.32 and newer)."),
@@ -105,7 +107,8 @@ def _demand() -> Row:
         Panel("Utilisation", [Query(_recorded(rules.UTILISATION))], "percentunit",
               "100 %: the operating point, past which TTFT rises without limit."),
         Panel("Media per request", [Query(_term("media_share"))], "short", width=12),
-        Panel("Terms of the last decision", [Query(_figure("scaling_term", ',term!="cold_start"', by_term), "{{term}} {{serving}}/{{pool}}")], "short",
+        Panel("Terms of the last decision",
+              [Query(_figure("scaling_term", ',term!="cold_start"', by_term), "{{term}} {{serving}}/{{pool}}")], "short",
               "As `gemma-operator explain` names them.", width=12),
     )  # fmt: skip
 

@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("file", help="the picture to write, such as dashboard.png")
     parser.add_argument("--seconds", type=int, default=3600, help="how far back it goes (3600)")
     arguments = parser.parse_args()
+    if not arguments.url.startswith(("http://", "https://")):
+        parser.error(f"{arguments.url} is no URL such as http://localhost:9090")
     try:
         picture(arguments.url, arguments.seconds).savefig(arguments.file, dpi=70)
     except (OSError, ValueError) as error:
