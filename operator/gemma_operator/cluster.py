@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient, Resource, ResourceInstance
@@ -287,6 +288,10 @@ def as_yaml(body: Object) -> str:
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+# What the client raises for a kubeconfig that names no cluster, is no YAML, or is YAML of another form.
+UNUSABLE = (config.ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, OSError)
+
+
 def connect(who: str) -> client.ApiClient:
     """A client from the Pod's service account, else from the kubeconfig; the audit log tells `who` it is.
 
@@ -297,7 +302,7 @@ def connect(who: str) -> client.ApiClient:
     except config.ConfigException:
         try:
             config.load_kube_config()
-        except config.ConfigException as error:
+        except UNUSABLE as error:
             raise NoCluster(f"no cluster to work for: not in a Pod, and KUBECONFIG names none ({error})") from error
     api = client.ApiClient()
     api.user_agent = f"gemma-operator/{__version__} ({who})"

@@ -98,6 +98,21 @@ def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "no cluster to work for" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ["not: [valid", "hello", "{}", "- 1", "\x00", "current-context: c"])
+@pytest.mark.parametrize("command", [["explain", "chat"], ["top"]], ids=" ".join)
+def test_a_kubeconfig_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: list[str], content: str,
+) -> None:  # fmt: skip
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert "no cluster to work for" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("record", [{}, {"record": {"at": "x"}}, {"record": {"unknown": 1}}])
 def test_a_record_of_another_version_is_told_by_its_message(record: dict[str, Any]) -> None:
     pool = {"lastDecision": {"replicas": 3, "reason": "Steady", "message": "held at 3: all is well", **record}}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from rich.console import Console
 
 from gemma_operator import cluster
@@ -234,6 +235,14 @@ def test_nothing_to_show_is_one_clear_line(
     assert words in said.err
     assert said.err.count("\n") == 1
     assert not said.out
+
+
+def test_a_cluster_without_the_chart(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    serve(monkeypatch, ResourceNotFoundError("No matches found"))
+    assert main(["top"]) == 2
+    assert "this cluster knows no GemmaServing: is the chart installed?" in capsys.readouterr().err
 
 
 def test_without_an_api_server(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:

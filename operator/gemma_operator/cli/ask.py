@@ -46,8 +46,10 @@ def namespace() -> str:
     """The kubeconfig's namespace."""
     from kubernetes import config
 
+    from gemma_operator.cluster import UNUSABLE
+
     try:
         _, active = config.list_kube_config_contexts()
-    except config.ConfigException:
+        return str(active.get("context", {}).get("namespace", "default"))
+    except UNUSABLE:
         return "default"  # in a Pod, or nowhere: connecting says which
-    return str(active.get("context", {}).get("namespace", "default"))
