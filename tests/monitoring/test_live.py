@@ -1,6 +1,6 @@
 """Alerts fire for real: stand-in engines driven into each state, scraped by a real Prometheus; and every panel has data.
 
-The rules are the shipped ones with every duration 20 times as short (600 times for those of hours).
+The rules are the shipped ones with every duration 20 times as short (300 times for those of hours).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.kube import eventually
 from tools.monitoring.dashboard import content
 from tools.monitoring.page import picture
 
-SCALE, LONG_SCALE = 20, 600
+SCALE, LONG_SCALE = 20, 300
 PATIENCE = 150
 """Seconds; the alerts themselves come within 60 on an idle machine."""
 SPEC = {
@@ -36,7 +36,7 @@ SPEC = {
         "batch": {"replicas": {"min": 1, "max": 2}},
     },
 }
-MTP = '--speculative-config={"num_speculative_tokens": 4}'
+MTP = '--speculative-config={"num_speculative_tokens": 8}'
 STATES = {
     "first tokens after a second, with a target of 0.3 s": ("GemmaSloBurn", "burning"),
     "a step that doesn't end": ("GemmaEngineHung", "hung"),
@@ -136,7 +136,9 @@ def test_each_state_fires_its_alert_and_a_healthy_pool_none(world: World, table:
         assert pool in found["annotations"]["summary"]
         assert "{{" not in found["annotations"]["summary"] + found["annotations"]["description"]
     table.wait(world.hours, "encoder batches a fifth full", "GemmaEncoderFillLow", "sparse", began)
-    table.wait(world.hours, "a fifth of the draft tokens accepted", "GemmaMtpAcceptanceLow", "batch", began)
+    table.wait(
+        world.hours, "8 tokens drafted at a time, a fifth of them accepted", "GemmaMtpAcceptanceLow", "batch", began
+    )
     assert [alert for alert, pool in world.prometheus.firing() if pool == "healthy"] == []
 
 
