@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := PYTHONPATH=operator:. $(BIN)/python
 ENGINE ?= standin
-TIERS := unit chart apiserver node argocd engine plugin demo
+TIERS := unit chart monitoring apiserver node argocd engine plugin demo
 
 .PHONY: help
 help: ## list the targets
@@ -34,7 +34,7 @@ test: setup ## all tests, fast tiers first, with each tier's time
 	@$(RUN) -m tools.tiers $(TIERS)
 
 .PHONY: test-%
-test-%: setup ## one tier: test-unit test-chart test-apiserver test-node test-argocd test-engine test-plugin test-demo
+test-%: setup ## one tier: test-unit test-chart test-monitoring test-apiserver test-node test-argocd test-engine test-plugin test-demo
 	@$(RUN) -m tools.tiers $*
 
 .PHONY: lint
@@ -51,8 +51,9 @@ format: setup ## format the code
 	@$(BIN)/ruff check --fix .
 
 .PHONY: generate
-generate: setup ## renew what is generated: CRD, charts' READMEs and schema, API reference, golden files
+generate: setup ## renew what is generated: CRD, rules, dashboard, charts' READMEs and schema, API reference, golden files
 	@$(RUN) -m gemma_operator crd > charts/gemma-operator/crd/gemmaservings.yaml
+	@$(RUN) -m tools.monitoring
 	@$(RUN) tools/chart_docs.py
 	@$(RUN) -m tools.serving_chart
 	@$(RUN) -m tools.api_docs

@@ -13,6 +13,7 @@ from tools.cluster.console import ClusterError, duration, say
 PROGRAMS = {
     "unit": ("prometheus",),
     "chart": (*binaries.CONTROL_PLANE, "kubectl", "helm", "helm3", "flux-ssa", "promtool"),
+    "monitoring": ("prometheus", "promtool"),
     "apiserver": (*binaries.CONTROL_PLANE, "kubectl", "helm"),
     "node": (*binaries.NODE, "kubectl", "helm", "prometheus"),
     "argocd": (*binaries.NODE, "kubectl", "helm", "argocd"),

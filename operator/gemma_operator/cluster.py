@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient, Resource, ResourceInstance
@@ -87,14 +88,16 @@ class Cluster:
             lambda: self._resource(kind).get(name=name, namespace=namespace, _request_timeout=_TIMEOUT)
         )
 
-    async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
-        """Objects of a kind in a namespace by label selector, each with its kind."""
-        return await self.list_served(kind, namespace, selector) or []
+    async def list(self, kind: str, namespace: str, selector: str, fields: str = "") -> list[Object]:
+        """Objects of a kind in a namespace (all for an empty one) by label and field selector, each with its kind."""
+        return await self.list_served(kind, namespace, selector, fields) or []
 
-    async def list_served(self, kind: str, namespace: str, selector: str) -> Objects | None:
+    async def list_served(self, kind: str, namespace: str, selector: str, fields: str = "") -> Objects | None:
         """As `list`; None where the cluster doesn't have that kind. Raises Refused where the operator may not read it."""
         found = await self._call(
-            lambda: self._resource(kind).get(namespace=namespace, label_selector=selector, _request_timeout=_TIMEOUT)
+            lambda: self._resource(kind).get(
+                namespace=namespace, label_selector=selector, field_selector=fields, _request_timeout=_TIMEOUT
+            )
         )
         return None if found is None else [{**item, "kind": kind} for item in found.get("items", [])]
 
@@ -286,6 +289,10 @@ def as_yaml(body: Object) -> str:
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+# What the client raises for a kubeconfig that names no cluster, is no YAML, or is YAML of another form.
+UNUSABLE = (config.ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, OSError)
+
+
 def connect(who: str) -> client.ApiClient:
     """A client from the Pod's service account, else from the kubeconfig; the audit log tells `who` it is.
 
@@ -296,7 +303,7 @@ def connect(who: str) -> client.ApiClient:
     except config.ConfigException:
         try:
             config.load_kube_config()
-        except config.ConfigException as error:
+        except UNUSABLE as error:
             raise NoCluster(f"no cluster to work for: not in a Pod, and KUBECONFIG names none ({error})") from error
     api = client.ApiClient()
     api.user_agent = f"gemma-operator/{__version__} ({who})"

@@ -12,6 +12,7 @@ from typing import Any
 from gemma_operator import telemetry
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.engine.view import pool_slo
+from gemma_operator.figures import Figures, figures
 from gemma_operator.metrics.queries import PoolQueries
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
@@ -23,7 +24,7 @@ from gemma_operator.scaling.memory import Memory, restore
 from gemma_operator.scaling.observation import FRESH_SECONDS, Observation, Watch, observe
 from gemma_operator.scaling.policy import policy_of
 from gemma_operator.scaling.pool import Fleet, Member, Mode, Policy
-from gemma_operator.scaling.profile import Profile
+from gemma_operator.scaling.profile import Profile, Rates
 from gemma_operator.scaling.rule import decide
 from gemma_operator.scaling_status import PoolScaling, Scaling
 from gemma_operator.settings import Settings
@@ -62,6 +63,9 @@ class _Pool:
     fleet: Fleet = field(default_factory=lambda: Fleet(desired=0))
     first_ready: dict[str, float] = field(default_factory=dict)
     """Pod UID -> when it was Ready for the first time, as far as we saw: a readiness that flaps is no new start."""
+    seen: Observation | None = None
+    rates: Rates | None = None
+    """The newest that were seen."""
     decision: Decision | None = None
     target: int | None = None
     """What was decided and is not reached; a decision to hold is none, so who scales by hand is not overruled."""
@@ -176,7 +180,7 @@ class Scaler:
         with telemetry.tick_seconds.time():
             woken = await self._tick() if self._servings else []
         telemetry.tick_timestamp.set(self._clock())
-        telemetry.pools.show(*self._figures())
+        telemetry.pools.show(self._figures(), self._budgets())
         return woken
 
     async def _tick(self) -> list[Key]:
@@ -236,6 +240,7 @@ class Scaler:
         for name, observation in seen.items():
             pool = serving.pools[name]
             policy = pool.spec.policy
+            pool.seen, pool.rates = observation, observation.rates or pool.rates
             pool.missing = _lasting_gap(pool, observation, now)
             decision, pool.memory = decide(policy, pool.fleet, observation, pool.memory, now)
             claims[name] = Claim(decision, pool.spec.gpus, pool.spec.interactive, policy.mode is Mode.AUTO)
@@ -268,12 +273,11 @@ class Scaler:
         recent = [at for at in pool.foreign if at >= self._clock() - CONTESTED_SECONDS]
         return pool.spec.policy.mode is Mode.AUTO and len(recent) >= CONTESTED_TIMES
 
-    def _figures(self) -> tuple[dict[telemetry.PoolLabels, Any], dict[telemetry.PoolLabels, Any]]:
-        figures, terms = {}, {}
-        for pool_id, pool in self._all():
-            labels = (pool_id.namespace, pool_id.serving, pool_id.pool)
-            figures[labels], terms[labels] = _figures(pool), _terms(pool)
-        return figures, terms
+    def _figures(self) -> dict[telemetry.PoolLabels, Figures]:
+        return {(pool_id.namespace, pool_id.serving, pool_id.pool): _figures(pool) for pool_id, pool in self._all()}
+
+    def _budgets(self) -> dict[telemetry.ServingLabels, float]:
+        return {key: s.gpu_budget for key, s in self._servings.items() if s.gpu_budget is not None}
 
 
 def _pools_of(key: Key, serving: _Serving) -> Iterable[tuple[PoolId, _Pool]]:
@@ -324,23 +328,7 @@ def _outcome(pool: _Pool) -> tuple[object, ...] | None:
     return decision.replicas, reason, verdicts, kinds, pool.missing and pool.missing.reason
 
 
-def _figures(pool: _Pool) -> dict[str, float]:
-    figures: dict[str, float] = {"metrics_missing": float(pool.missing is not None)}
-    if slo := pool.spec.policy.ttft:
-        figures |= {"slo_ttft_target_seconds": slo.seconds, "slo_ttft_percentile": slo.percentile}
-    if decision := pool.decision:
-        figures |= {
-            "desired_replicas": decision.replicas,
-            "wanted_replicas": decision.wanted,
-            "ready_replicas": decision.ready,
-        }
-        if decision.judgement:
-            figures |= {"attainment_low": 1 - decision.judgement.high, "attainment_high": 1 - decision.judgement.low}
-    return figures
-
-
-def _terms(pool: _Pool) -> dict[str, float]:
-    if pool.decision is None:
-        return {}
-    terms = pool.decision.terms
-    return {name: float(getattr(terms, name)) for name in terms.__dataclass_fields__}
+def _figures(pool: _Pool) -> Figures:
+    spec = pool.spec
+    missing = pool.missing is not None
+    return figures(spec.policy, pool.fleet, spec.gpus, pool.seen, pool.rates, pool.memory, pool.decision, missing)

@@ -74,7 +74,8 @@ def test_namespaced_rights_are_the_same_less_the_crds(helm: Any) -> None:
     for kind in ("Role", "RoleBinding"):
         placed = {(m["metadata"]["namespace"], m["metadata"]["name"]) for m in manifests if m["kind"] == kind}
         assert placed == {
-            (ns, name) for ns in ("team-a", "team-b") for name in ("r-gemma-operator", "r-gemma-operator-prometheus")
+            ("system", "r-gemma-operator-prometheus"),  # which scrapes each replica of the operator
+            *((ns, f"r-gemma-operator{end}") for ns in ("team-a", "team-b") for end in ("", "-prometheus")),
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 from gemma_engine import shared, statlogger
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
+RECORDING = Path("tests/unit/data/gemma-engine-metrics.txt")
 
 
 def sample(name: str, **labels: str) -> float:
@@ -145,3 +147,18 @@ for name, labels in (("encoder_frames_total", {}), ("encoder_items_total", {}), 
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
     assert done.stdout.split()[-3:] == ["10.0", "2.0", "1.0"], done.stderr[-3000:]
+
+
+def test_the_recording_that_rules_and_panels_are_held_to(folder: Path, request: pytest.FixtureRequest) -> None:
+    """Renew it with `pytest tests/plugin/test_statlogger.py --update-golden`."""
+    logger().record(stats(Step(num_encoder_inputs=1, num_encoder_output_tokens=266)), None)
+    logger().record(stats(Step()), None)
+    lines = [line for line in generate_latest(REGISTRY).decode().splitlines() if line.startswith("gemma_engine_")]
+    if request.config.getoption("--update-golden"):
+        RECORDING.write_text("\n".join(lines) + "\n")
+    assert shape(RECORDING.read_text().splitlines()) == shape(lines)
+
+
+def shape(lines: list[str]) -> set[tuple[str, tuple[str, ...]]]:
+    """Names, each with the names of its labels."""
+    return {(re.split(r"[{ ]", line)[0], tuple(re.findall(r'(\w+)="', line))) for line in lines}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gemma_operator import cluster
 from gemma_operator.api.serving import KIND
@@ -32,22 +31,6 @@ def decided() -> Decision:
 
 def status(**pools: Any) -> dict[str, Any]:
     return {"status": {"pools": json.loads(json.dumps(pools))}}
-
-
-@pytest.fixture
-def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kubeconfig whose server nobody is."""
-    path = tmp_path / "kubeconfig"
-    config = {
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}}],
-    }  # fmt: skip
-    path.write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    return path
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, found: Any) -> list[tuple[str, str, str]]:
@@ -113,6 +96,21 @@ def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", nowhere)
     assert main(["explain", "chat"]) == 2
     assert "no cluster to work for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["not: [valid", "hello", "{}", "- 1", "\x00", "current-context: c"])
+@pytest.mark.parametrize("command", [["explain", "chat"], ["top"]], ids=" ".join)
+def test_a_kubeconfig_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: list[str], content: str,
+) -> None:  # fmt: skip
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert "no cluster to work for" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("record", [{}, {"record": {"at": "x"}}, {"record": {"unknown": 1}}])

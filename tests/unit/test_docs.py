@@ -58,9 +58,10 @@ def accepts(command: list[str], path: str) -> bool:
     for name in path.split("."):
         while "$ref" in schema:
             schema = root["definitions"][schema["$ref"].rpartition("/")[2]]
-        if name not in schema.get("properties", {}):
+        free = schema.get("additionalProperties")
+        if name not in schema.get("properties", {}) and not isinstance(free, dict):
             return False
-        schema = schema["properties"][name]
+        schema = schema.get("properties", {}).get(name, free)
     return True
 
 

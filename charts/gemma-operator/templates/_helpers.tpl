@@ -84,11 +84,11 @@ argocd.argoproj.io/compare-options: IgnoreExtraneous
 {{- end }}
 
 {{/* Role and binding in every watched namespace, or one ClusterRole and its binding.
-     Takes a dict: root, component, name, serviceAccount, rules, and clusterRules for what only a ClusterRole can hold. */}}
+     Takes a dict: root, component, name, serviceAccount, rules, clusterRules for what only a ClusterRole can hold, and namespaces in place of the watched ones. */}}
 {{- define "gemma-operator.rbac" -}}
 {{- $args := . -}}
 {{- $scope := empty .root.Values.watchNamespaces | ternary "Cluster" "" -}}
-{{- range $namespace := .root.Values.watchNamespaces | default (list "") }}
+{{- range $namespace := .namespaces | default .root.Values.watchNamespaces | default (list "") }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $scope }}Role

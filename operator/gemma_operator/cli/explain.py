@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
 from gemma_operator.api.serving import KIND
+from gemma_operator.cli.ask import ask
+from gemma_operator.cli.ask import namespace as kubeconfig_namespace
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.decision import Decision
 from gemma_operator.scaling.explain import explain as sum_of
@@ -28,9 +28,12 @@ def add_to(commands: Any) -> None:
 
 def explain(arguments: Namespace) -> int:
     """Print each pool's sum; returns the exit code."""
-    namespace = arguments.namespace or _namespace()
+    namespace = arguments.namespace or kubeconfig_namespace()
     where = f"GemmaServing {arguments.name} in namespace {namespace}"
-    pools = _read(arguments.name, namespace, where).get("status", {}).get("pools", {})
+    found = ask(lambda cluster: cluster.get(KIND, namespace, arguments.name), where, "explain")
+    if found is None:
+        raise BadSetting(f"there is no {where}")
+    pools = (found.get("status") or {}).get("pools") or {}
     if arguments.pool and arguments.pool not in pools:
         shown = f"it has {', '.join(sorted(pools))}" if pools else "its status shows none yet"
         raise BadSetting(f"{where} has no pool {arguments.pool}: {shown}")
@@ -52,37 +55,3 @@ def text_of(name: str, pool: Mapping[str, Any]) -> str:
     except (KeyError, TypeError, ValueError):
         # Written by another version of the operator.
         return f"pool {name}: {last.get('message', 'no reason is known')} ({last.get('reason', 'Unknown')})"
-
-
-def _namespace() -> str:
-    from kubernetes import config  # takes 0.5 s that the other commands don't need
-
-    try:
-        _, active = config.list_kube_config_contexts()
-    except config.ConfigException:
-        return "default"  # in a Pod, or nowhere: connecting says which
-    return str(active.get("context", {}).get("namespace", "default"))
-
-
-def _read(name: str, namespace: str, where: str) -> Mapping[str, Any]:
-    from kubernetes.client.exceptions import ApiException
-    from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
-    from urllib3.exceptions import HTTPError
-
-    from gemma_operator.cluster import Cluster, NoCluster, Refused, connect
-
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news for who gets one clear line
-    try:
-        found = asyncio.run(Cluster(connect("explain")).get(KIND, namespace, name))
-    except NoCluster as error:
-        raise BadSetting(str(error)) from error
-    except Refused as error:
-        raise BadSetting(f"{where} can't be read: {error}") from error
-    except ResourceNotFoundError as error:
-        raise BadSetting(f"this cluster knows no {KIND}: is the chart installed?") from error
-    except (ApiException, DynamicApiError, HTTPError, OSError) as error:
-        said = " ".join(str(getattr(error, "reason", "") or error).split())
-        raise BadSetting(f"the API server can't be asked: {said[:200]}") from error
-    if found is None:
-        raise BadSetting(f"there is no {where}")
-    return found

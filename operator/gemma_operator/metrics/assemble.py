@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from gemma_operator.metrics import names
-from gemma_operator.scaling.counters import Buckets, EngineCounters
+from gemma_operator.scaling.counters import EMBEDDINGS_PER_FRAME, Buckets, EngineCounters
 
 Sample = tuple[str, Mapping[str, str], float]
 """Name as it is exported, labels, value."""
 _Series = list[tuple[Mapping[str, str], float]]
-EMBEDDINGS_PER_FRAME = 70
-"""Embeddings that Gemma 4's encoder makes of one video frame (research/vllm.md 1.3)."""
 _CACHED = ("local_cache_hit", "external_kv_transfer")
 
 

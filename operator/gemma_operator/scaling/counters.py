@@ -13,6 +13,9 @@ from enum import StrEnum
 Buckets = tuple[tuple[float, float], ...]
 """A cumulative histogram: (upper edge in seconds, observations at or under it), ascending, infinity last."""
 
+EMBEDDINGS_PER_FRAME = 70
+"""Embeddings that Gemma 4's encoder makes of one video frame (research/vllm.md 1.3)."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class PoolId:
