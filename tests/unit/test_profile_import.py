@@ -325,6 +325,7 @@ def test_other_lengths_are_another_mix():
     for other in (Mix(800, 200), Mix(500, 20), Mix(500, 200, 0.1, 6), Mix(500, 200, 1.0, 6)):
         assert not Mix(500, 200).like(other)
     assert not Mix(500, 200, 1.0, 6).like(Mix(500, 200, 1.0, 32))
+    assert not Mix(500, 200, 0.1, 6).like(Mix(500, 200, 0.5, 6))
 
 
 # --- rule 9: no crossing ---
@@ -433,7 +434,7 @@ def test_aiperf_results_that_lack_something(tmp_path, changes, said):
 def test_streams_become_a_rate_by_what_was_measured(tmp_path):
     document = guidellm(poisson)
     for benchmark in document["benchmarks"]:
-        benchmark["config"]["strategy"] = {"type_": "concurrent", "streams": 64}
+        benchmark["config"]["strategy"] = {"type_": "concurrent", "streams": 64, "rate": 64}
     (tmp_path / "result.json").write_text(json.dumps(document))
     stages = read_results([tmp_path / "result.json"], SLO)
     assert [s.process for s in stages] == [CLOSED] * 6
