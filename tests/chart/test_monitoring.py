@@ -100,8 +100,10 @@ SERVED = ("--api-versions", "monitoring.coreos.com/v1")
     ],
 )
 def test_monitors_wait_for_their_api_as_told(helm: Any, mode: str, served: bool, rendered: bool) -> None:
-    arguments = (*(SERVED if served else ()), "--set", f"podMonitor.enabled=true,monitoring.renderMode={mode}")
+    enabled = f"podMonitor.enabled=true,prometheusRule.enabled=true,monitoring.renderMode={mode}"
+    arguments = (*(SERVED if served else ()), "--set", enabled)
     assert bool(helm.names(helm.render(*arguments), "PodMonitor")) == rendered
+    assert bool(helm.names(helm.render(*arguments), "PrometheusRule")) == rendered
     assert not helm.names(helm.render(*SERVED, "--set", f"monitoring.renderMode={mode}"), "PodMonitor")
 
 
