@@ -18,7 +18,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 
 from gemma_operator import __version__, telemetry
 from gemma_operator.api.routing import GATEWAY_GROUP, POOL_GROUP
-from gemma_operator.api.serving import API_VERSION, KIND
+from gemma_operator.api.serving import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from gemma_operator.desired.inference_pool import INFERENCE_POOL
 from gemma_operator.desired.names import MANAGER
 from gemma_operator.desired.route import HTTP_ROUTE
@@ -32,16 +32,18 @@ Objects = list[Object]
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
 _PARALLEL = 8
-API_VERSIONS = {
-    KIND: API_VERSION,
-    "Deployment": "apps/v1",
-    "Service": "v1",
-    "PodDisruptionBudget": "policy/v1",
-    "PersistentVolumeClaim": "v1",
-    "ConfigMap": "v1",
-    "Pod": "v1",
-    "Event": "v1",
-    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+# Group, version and name in URLs of what the operator reads and writes: nothing has to be asked of discovery,
+# which is slow on a large cluster and fails with any broken API service.
+KINDS = {
+    KIND: (GROUP, VERSION, PLURAL),
+    "Deployment": ("apps", "v1", "deployments"),
+    "Service": ("", "v1", "services"),
+    "PodDisruptionBudget": ("policy", "v1", "poddisruptionbudgets"),
+    "PersistentVolumeClaim": ("", "v1", "persistentvolumeclaims"),
+    "ConfigMap": ("", "v1", "configmaps"),
+    "Pod": ("", "v1", "pods"),
+    "Event": ("", "v1", "events"),
+    "CustomResourceDefinition": ("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
 }
 # Kinds that a cluster needn't have, with their names in URLs.
 OPTIONAL = {
@@ -79,7 +81,7 @@ class Cluster:
     def __init__(self, api: client.ApiClient, may_write: Callable[[str], bool] = lambda _: True) -> None:
         self._api = api
         self._may_write = may_write
-        self._dynamic: DynamicClient | None = None
+        self._dynamic = DynamicClient(api, discoverer=lambda *_: None)
         self._slots = asyncio.Semaphore(_PARALLEL)
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
@@ -227,13 +229,18 @@ class Cluster:
         )
 
     def _resource(self, kind: str) -> Any:
-        if self._dynamic is None:
-            self._dynamic = DynamicClient(self._api)
-        if kind in OPTIONAL:
-            # Discovery would ask for all groups of the cluster again each time that the kind isn't there.
-            group, version, plural = OPTIONAL[kind]
-            return Resource("apis", group, version, kind, namespaced=True, name=plural, client=self._dynamic)
-        return self._dynamic.resources.get(api_version=API_VERSIONS[kind], kind=kind)
+        group, version, plural = {**KINDS, **OPTIONAL}[kind]
+        status = {"status": {"kind": kind, "name": f"{plural}/status", "namespaced": True}}
+        return Resource(
+            "apis" if group else "api",
+            group,
+            version,
+            kind,
+            namespaced=True,
+            name=plural,
+            client=self._dynamic,
+            subresources=status if kind == KIND else None,
+        )
 
     async def _write(
         self, verb: str, kind: str, namespace: str, request: Callable[[], ResourceInstance]

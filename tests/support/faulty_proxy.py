@@ -81,8 +81,10 @@ class FaultyProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.cut_watches()
         self._do(self._runner.cleanup())
         self._do(self._session.close())
+        self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -95,6 +97,13 @@ class FaultyProxy:
                     watch._req.transport.abort()
 
         self._do(cut())
+
+    async def _end(self) -> None:
+        """What still runs belongs to clients that were killed."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=5) if left else None
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from gemma_operator.cluster import Cluster, Refused, as_yaml
@@ -36,7 +37,7 @@ class Server:
 
 
 def cluster(answer: Any) -> tuple[Cluster, Server]:
-    server, made = Server(answer), Cluster(None)
+    server, made = Server(answer), Cluster(client.ApiClient())
     made._resource = lambda kind: server  # type: ignore[method-assign]
     return made, server
 
@@ -70,7 +71,7 @@ async def test_the_start_of_an_engines_log_is_read_with_its_times(
         raising=False,
     )
     monkeypatch.setattr("gemma_operator.cluster.client.CoreV1Api", lambda api: server)
-    assert await Cluster(None).log("ns", "p1") == read
+    assert await Cluster(client.ApiClient()).log("ns", "p1") == read
     (call,) = server.calls
     assert (call["pod"], call["container"], call["timestamps"]) == ("p1", "engine", True)
     assert call["limit_bytes"] < 1 << 20
