@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,6 @@ WORKERS = 4
 COLLECT_AFTER = (100_000, 50, 100)
 # Keys that run when the operator is told to stop have this long to end, seconds: well below a Pod's 30 s of grace.
 LAST_KEYS_SECONDS = 10
-# Between two listings of everything, seconds.
-ANEW_SECONDS = 1
 # A reading must be over well before the next tick.
 READ_SHARE = 0.6
 
@@ -93,24 +90,14 @@ async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
     kopf_settings = kopf.OperatorSettings()
     handlers.configure(kopf_settings, settings)
     kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(kopf.login_via_client)
-    is_stopped = False
-    while not is_stopped:
-        try:
-            await kopf.operator(
-                registry=registry,
-                settings=kopf_settings,
-                standalone=True,
-                identity=settings.pod_name,  # type: ignore[arg-type]  # kopf would ask for the user's name, which an image's uid has not
-                liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
-                **ours,
-            )
-            is_stopped = True
-        except Exception as error:
-            # kopf retries what is forbidden, throttled or broken; of an expired list it dies.
-            if getattr(error, "status", None) != HTTPStatus.GONE:
-                raise
-            log.warning("the API server has forgotten where a list began (410): everything is listed anew")
-            await asyncio.sleep(ANEW_SECONDS)
+    await kopf.operator(
+        registry=registry,
+        settings=kopf_settings,
+        standalone=True,
+        identity=settings.pod_name,  # type: ignore[arg-type]  # kopf would ask for the user's name, which an image's uid has not
+        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+        **ours,
+    )
 
 
 async def _tell_of_an_old_crd(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -53,10 +54,12 @@ class Operator:
             "GEMMA_METRICS_PORT": str(self.metrics_port),
             **environment,
         }
+        self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
         """Start, and wait until it answers on its health port."""
+        self.starts += 1
         with self.log.open("ab") as output:
             command = [sys.executable, "-P", "-m", "gemma_operator", "run"]
             self._process = subprocess.Popen(command, env=self._environment, stdout=output, stderr=output)
@@ -86,6 +89,16 @@ class Operator:
     def is_running(self) -> bool:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None
+
+    def keep_alive(self) -> None:
+        """What the kubelet does: start again what has ended, or what fails three probes."""
+        if self.is_running():
+            for _ in range(3):
+                if self.healthy():
+                    return
+                time.sleep(1)
+            self.kill()
+        self.start()
 
     def kill_at_once(self) -> None:
         """SIGKILL without waiting for its end: for use while one of its requests is held."""
