@@ -68,6 +68,10 @@ DEFAULT_POINTS = (
 """One engine alone, answers of 10 tokens (the worst case), gamma arrivals, TTFT 300 ms at p95: from the step model."""
 
 
+SATURATED_SHARE = 0.85
+"""Operating point over what a saturated engine answers: 1.0 over 1.2 in the step model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Costs and operating points of one engine version, model and GPU."""
@@ -87,6 +91,11 @@ class Profile:
     """Why it is stale, for people."""
     unreadable: bool = False
     """It stands in for one that was asked for and can't be read."""
+
+    @property
+    def saturated(self) -> float:
+        """Load that an engine answers at most, whatever waits."""
+        return max(point.load for point in self.points) / SATURATED_SHARE
 
     def work(self, rates: Rates) -> float:
         """Engine-seconds per second that these rates ask for."""
