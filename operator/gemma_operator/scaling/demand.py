@@ -130,32 +130,20 @@ def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: flo
 
 
 def capacity(policy: Policy, media_share: float, learned: Learned, engines: float = 1.0) -> float:
-    """Load that is planned for each of so many engines.
-
-    What one engine needs free beside its load, to take in what comes at random, n engines need only for each root of n:
-    the rule of square-root staffing (Halfin and Whitt). Four engines of the step model carry 1.01 to 1.10 each where one
-    carries 0.88 to 1.06, and 0.76 to 1.0 where it carries 0.32 to 0.73 (gamma arrivals of CV 2).
-    """
+    """Load that is planned for each of so many engines."""
     if policy.ttft is None:
         return (STALE_SAFETY if policy.profile.stale else BATCH_SAFETY) * policy.profile.batch_load
-    alone, busy = _capacities(policy, media_share, learned)
-    return busy - (busy - alone) / math.sqrt(max(engines, 1.0))
+    return _trust(policy, learned) * policy.profile.capacity(media_share, engines)
 
 
 def engines_for(policy: Policy, load: float, media_share: float, learned: Learned) -> float:
-    """Engines for a load of an interactive pool, before rounding: the inverse of `capacity` times engines."""
-    alone, busy = _capacities(policy, media_share, learned)
-    if load <= alone:
-        return load / alone
-    reserve = busy - alone
-    root = (reserve + math.sqrt(reserve * reserve + 4 * busy * load)) / (2 * busy)
-    return root * root
+    """Engines for a load of an interactive pool, before rounding."""
+    return policy.profile.engines(load / _trust(policy, learned), media_share)
 
 
-def _capacities(policy: Policy, media_share: float, learned: Learned) -> tuple[float, float]:
-    """Of one engine alone, and of each of very many."""
-    factor = learned.correction * (STALE_SAFETY if policy.profile.stale else 1.0)
-    return factor * policy.profile.operating_point(media_share), factor * policy.profile.saturated
+def _trust(policy: Policy, learned: Learned) -> float:
+    """What an engine is taken to carry over what its profile says."""
+    return learned.correction * (STALE_SAFETY if policy.profile.stale else 1.0)
 
 
 def usual_need(policy: Policy, memory: Memory, now: float) -> int:
