@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from gemma_operator.planning.replay import IMAGE
 from gemma_operator.planning.stages import TOKENS_PER_FRAME
-from gemma_operator.scaling.demand import BATCH_SAFETY, FAST_SECONDS, LEVEL_SECONDS
+from gemma_operator.scaling.demand import BATCH_SAFETY, LEVEL_SECONDS
 from gemma_operator.scaling.profile import Profile, Rates
 from gemma_operator.workload.arrivals import FRAMES_PER_IMAGE, Arrivals
 
-STEP = FAST_SECONDS
-"""Seconds of one step of the plan: what the autoscaler calls fast."""
+STEP = 30.0
+"""Seconds of one step of the plan."""
+SAFETY = 0.95
+"""Share of the operating point that is planned for."""
 _LEVEL_STEPS = round(LEVEL_SECONDS / STEP)
 
 Floats = NDArray[np.float64]
@@ -68,7 +70,7 @@ def load_of(arrivals: Arrivals, profile: Profile, seconds: float) -> Load:
 
 def engines_for(load: Load, profile: Profile, factor: float = 1.0) -> Counts:
     """Engines that each step needs to hold the SLO, where an engine carries `factor` of what the profile says."""
-    pairs = zip(load.demand / factor, load.media_share, strict=True)
+    pairs = zip(load.demand / (SAFETY * factor), load.media_share, strict=True)
     needed = np.array([profile.engines(float(demand), float(share)) for demand, share in pairs])
     return np.maximum(1, np.ceil(needed - 1e-9)).astype(np.int64)
 
