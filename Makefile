@@ -72,6 +72,10 @@ flags: setup ## renew the table of vLLM's flags from the wheels of every version
 pod-schema: setup ## renew Kubernetes' schema of Pod fields from a real API server
 	@$(RUN) -m tools.pod_schema
 
+.PHONY: compare
+compare: setup ## the autoscaler against others on public traces, request by request (TRACES=folder)
+	@$(RUN) -m tools.compare --traces "$(TRACES)"
+
 .PHONY: fuzz
 fuzz: setup ## 10,000 generated specs before the real API server and vLLM's own argument parser
 	@GEMMA_FUZZ_EXAMPLES=10000 $(RUN) -m pytest -q tests/engine/test_fuzz.py

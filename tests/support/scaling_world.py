@@ -38,7 +38,7 @@ class World:
         self.prometheus, self.source = prometheus, source
         self.now = self.prometheus.now = START
         self.skew = 0.0
-        self.rate, self.late = 30.0, 0.0
+        self.rate, self.late = 34.0, 0.0
         self.cold_start, self.most_ready = cold_start, 1000
         self.desired, self.rolling_out = engines, False
         self.created: dict[str, float] = {}

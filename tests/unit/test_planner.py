@@ -213,8 +213,8 @@ def loads(work: float, encoder: float, share: float) -> Load:
         (loads(0.5, 0.2, 0.3), 1, 0.3, 0.0, False, "one engine carries all"),
         (loads(3, 1, 0.3), 4, 0.3, 1.0, False, "all requests may wait"),
         (loads(3, 0.2, 0.05), 4, 0.05, 0.0, False, "0.2 engines' worth of work at the peak: a pool for it would idle"),
-        (loads(8, 4, 0.5), 9, 0.5, 0.0, False, "it would take 6 engines that encode and 5 that don't, instead of 9"),
-        (loads(8, 4, 0.5), 20, 0.5, 0.0, True, "6 engines that encode and 5 that don't, instead of 20"),
+        (loads(8, 4, 0.5), 9, 0.5, 0.0, False, "it would take 6 engines that encode and 4 that don't, instead of 9"),
+        (loads(8, 4, 0.5), 20, 0.5, 0.0, True, "6 engines that encode and 4 that don't, instead of 20"),
     ],
 )
 def test_an_encoder_pool(load, up, share, batch, pays, why):

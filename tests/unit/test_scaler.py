@@ -142,7 +142,7 @@ async def test_a_target_stands_until_it_is_reached(fixture: Fixture) -> None:
     await fixture.ticks(12)
     await fixture.ticks(6, good=1000)
     assert fixture.known.target == 4
-    assert [KEY] not in await fixture.ticks(1, good=1000), "what can't be reached is not pressed each tick"
+    assert (await fixture.ticks(2, good=1000)).count([KEY]) <= 1, "what can't be reached is not pressed each tick"
     assert fixture.known.target == 4
     fixture.track(state(4, 1))
     assert fixture.known.target is None, "who scales by hand now is not overruled"

@@ -79,17 +79,17 @@ def test_infinity_survives_json():
 
 def test_an_explanation_is_the_sum_a_person_would_do():
     pool = Pool(1)
-    pool.memory = Memory(Learned(rises=((100, 1000.0),)))
+    pool.memory = Memory(Learned(rises=((100, 1000.0),), heights=((200, 1000.0),)))
     made = pool.run(seen(60), 60)
     shown = explain(made)
     assert made.reason == "Demand" or made.replicas == made.desired
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines()[1:])
     assert lines["traffic"] == "60.0 requests/s, 0.10 images or videos in each"
-    assert lines["load"] == "1.84 in the last half minute, 1.84 in five minutes"
-    assert lines["capacity"] == "0.91 = operating point 0.96 x correction 1.00 x safety 0.95"
+    assert lines["load"] == "1.84 in the last minute, 1.84 in five minutes"
+    assert lines["capacity"] == "1.02 = operating point 0.96 x correction 1.00 x 1.06 for sharing"
     assert lines["headroom"].startswith("0.13, what may come on top while an engine starts (300 s)")
-    assert lines["demand"] == "max(1.84, 1.84 + 0.13) / 0.91 = 2.16 -> 3"
-    assert lines["wanted"] == "3; rounding leaves a load of 0.77 free"
+    assert lines["demand"] == "max(1.84, 1.84 + 0.13) / 1.02 = 1.93 -> 2"
+    assert lines["wanted"] == "2; rounding leaves a load of 0.07 free"
     assert lines["TTFT"].startswith("Met: 0 of 3600 missed in 60 s (0.0% to 0.1%), p95 about")
     assert lines["bounds"] == "1 to 10"
 

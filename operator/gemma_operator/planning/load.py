@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from gemma_operator.planning.replay import IMAGE
 from gemma_operator.planning.stages import TOKENS_PER_FRAME
-from gemma_operator.scaling.demand import FAST_SECONDS, LEVEL_SECONDS, SAFETY
+from gemma_operator.scaling.demand import BATCH_SAFETY, LEVEL_SECONDS
 from gemma_operator.scaling.profile import Profile, Rates
 from gemma_operator.workload.arrivals import FRAMES_PER_IMAGE, Arrivals
 
-STEP = FAST_SECONDS
-"""Seconds of one step of the plan: what the autoscaler calls fast."""
+STEP = 30.0
+"""Seconds of one step of the plan."""
+SAFETY = 0.95
+"""Share of the operating point that is planned for."""
 _LEVEL_STEPS = round(LEVEL_SECONDS / STEP)
 
 Floats = NDArray[np.float64]
@@ -68,14 +70,15 @@ def load_of(arrivals: Arrivals, profile: Profile, seconds: float) -> Load:
 
 def engines_for(load: Load, profile: Profile, factor: float = 1.0) -> Counts:
     """Engines that each step needs to hold the SLO, where an engine carries `factor` of what the profile says."""
-    points = np.array([profile.operating_point(float(share)) for share in load.media_share])
-    return np.maximum(1, np.ceil(load.demand / (SAFETY * factor * points) - 1e-9)).astype(np.int64)
+    pairs = zip(load.demand / (SAFETY * factor), load.media_share, strict=True)
+    needed = np.array([profile.engines(float(demand), float(share)) for demand, share in pairs])
+    return np.maximum(1, np.ceil(needed - 1e-9)).astype(np.int64)
 
 
 def batch_engines(load: Load, profile: Profile, deadline: float) -> int:
     """Engines that finish all work within the deadline (seconds), with no TTFT to hold."""
     mean = _trailing_mean(load.work, max(1, round(deadline / STEP)))
-    return int(np.ceil(mean.max() / (SAFETY * profile.batch_load) - 1e-9))
+    return int(np.ceil(mean.max() / (BATCH_SAFETY * profile.batch_load) - 1e-9))
 
 
 def held(needed: Counts, cold_start: float) -> Counts:

@@ -76,10 +76,10 @@ class Terms:
     """The sum, term by term. Loads are engine-seconds per second."""
 
     requests: float = 0.0
-    """Requests per second that came in the last half minute, queued and refused ones included."""
+    """Requests per second that came in the last minute, queued and refused ones included."""
     media_share: float = 0.0
     fast: float = 0.0
-    """Mean load over the last half minute."""
+    """Mean load over the last minute."""
     level: float = 0.0
     """Mean load over the last five minutes."""
     headroom: float = 0.0
@@ -89,7 +89,7 @@ class Terms:
     correction: float = 1.0
     """Factor on it, by what was measured (kappa)."""
     capacity: float = 0.0
-    """Load that is planned for each engine."""
+    """Load that is planned for each engine of a fleet as large as needed."""
     for_demand: int = 0
     """Engines for the demand and its headroom."""
     for_backlog: int = 0

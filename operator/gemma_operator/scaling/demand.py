@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
 
 from gemma_operator.scaling import headroom
 from gemma_operator.scaling.decision import Terms
@@ -15,14 +14,14 @@ from gemma_operator.scaling.pool import Fleet, Policy
 from gemma_operator.scaling.profile import Profile, Rates
 from gemma_operator.scaling.schedule import scheduled_floor
 
-FAST_SECONDS = 30.0
+FAST_SECONDS = 60.0
 LEVEL_SECONDS = 300.0
-REACTION_SECONDS = 30.0
+REACTION_SECONDS = 45.0
 """From a rise to the decision: half the fast window and a tick."""
-SAFETY = 0.95
-"""Share of the operating point that is planned for; what may come on top is the headroom's concern."""
 STALE_SAFETY = 0.7
-"""The same where the profile was measured with another engine, model or GPU."""
+"""Share of the operating point that is planned for where the profile was measured with another engine, model or GPU."""
+BATCH_SAFETY = 0.95
+"""Share of a batch pool's load per engine that is planned for."""
 QUEUE_PER_ENGINE = 4.0
 """Requests that an engine takes in with its next steps; more is a queue."""
 DRAIN_SECONDS = 120.0
@@ -76,13 +75,17 @@ def _each(profile: Profile, work: float, requests: float, moments: tuple[Moment,
 
 
 def learn_demand(learned: Learned, memory: Memory, horizon: float, now: float) -> Learned:
-    """Remember how demand rose within the last `horizon` seconds, and this hour's peak."""
+    """Remember the demand of this tick, how far it is above the level `horizon` seconds ago, and this hour's peak."""
     newest = memory.moments[-1]
     after = within(memory.moments, now - horizon)
     before = memory.moments[len(memory.moments) - len(after) - 1] if len(after) < len(memory.moments) else None
     if before and memory.whole_since is not None and memory.whole_since <= before.at:
-        peak = max((a.demand + b.demand) / 2 for a, b in pairwise((before, *after)))
-        learned = replace(learned, rises=headroom.learn(learned.rises, peak - before.level, newest.seconds))
+        demand, seconds = newest.demand, newest.seconds
+        learned = replace(
+            learned,
+            rises=headroom.learn(learned.rises, demand - before.level, demand, seconds),
+            heights=headroom.learn(learned.heights, demand, demand, seconds),
+        )
     hours, hour = list(learned.hours), int(now // 3600)
     if len(memory.moments) > 1 and int(memory.moments[-2].at // 3600) != hour:
         hours[hour % 24] /= 2
@@ -103,7 +106,7 @@ def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: flo
         level=_mean(recent),
         operating_point=policy.profile.operating_point(share) if policy.ttft else policy.profile.batch_load,
         correction=memory.learned.correction,
-        capacity=capacity(policy, share, memory.learned),
+        capacity=capacity(policy, share, memory.learned, moments[-1].needed if moments else 1.0),
         scheduled=min(policy.maximum, scheduled_floor(policy.schedule, now, cold_start)),
         cold_start=cold_start,
     )
@@ -119,19 +122,28 @@ def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: flo
     extra = max(0.0, work / max(DRAIN_SECONDS, cold_start) - spare)
     return replace(
         found,
-        headroom=headroom.headroom(memory.learned.rises, found.level),
+        headroom=headroom.headroom(memory.learned.rises, memory.learned.heights, found.level),
         for_demand=needed,
         for_backlog=math.ceil(extra / found.capacity),
-        critical=_ceil(max(found.fast, found.level) / found.capacity),
+        critical=_ceil(engines_for(policy, max(found.fast, found.level), share, memory.learned)),
     )
 
 
-def capacity(policy: Policy, media_share: float, learned: Learned) -> float:
-    """Load that is planned for each engine."""
-    safety = STALE_SAFETY if policy.profile.stale else SAFETY
+def capacity(policy: Policy, media_share: float, learned: Learned, engines: float = 1.0) -> float:
+    """Load that is planned for each of so many engines."""
     if policy.ttft is None:
-        return safety * policy.profile.batch_load
-    return safety * learned.correction * policy.profile.operating_point(media_share)
+        return (STALE_SAFETY if policy.profile.stale else BATCH_SAFETY) * policy.profile.batch_load
+    return _trust(policy, learned) * policy.profile.capacity(media_share, engines)
+
+
+def engines_for(policy: Policy, load: float, media_share: float, learned: Learned) -> float:
+    """Engines for a load of an interactive pool, before rounding."""
+    return policy.profile.engines(load / _trust(policy, learned), media_share)
+
+
+def _trust(policy: Policy, learned: Learned) -> float:
+    """What an engine is taken to carry over what its profile says."""
+    return learned.correction * (STALE_SAFETY if policy.profile.stale else 1.0)
 
 
 def usual_need(policy: Policy, memory: Memory, now: float) -> int:
@@ -139,14 +151,14 @@ def usual_need(policy: Policy, memory: Memory, now: float) -> int:
     hour = int(now // 3600)
     peak = max(memory.learned.hours[(hour + step) % 24] for step in (-1, 0, 1))
     share = policy.profile.assumed.media_items
-    return _ceil(peak / capacity(policy, share, memory.learned))
+    return _ceil(engines_for(policy, peak, share, memory.learned))
 
 
 def _engines_for(policy: Policy, moments: tuple[Moment, ...], learned: Learned, now: float) -> float:
     newest = moments[-1]
     fast = _mean(within(moments, now - FAST_SECONDS))
-    planned = max(fast, newest.level + headroom.headroom(learned.rises, newest.level))
-    return planned / capacity(policy, _media_share(within(moments, now - LEVEL_SECONDS)), learned)
+    planned = max(fast, newest.level + headroom.headroom(learned.rises, learned.heights, newest.level))
+    return engines_for(policy, planned, _media_share(within(moments, now - LEVEL_SECONDS)), learned)
 
 
 def _mean(moments: Iterable[Moment]) -> float:

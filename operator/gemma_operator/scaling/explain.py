@@ -33,15 +33,15 @@ def _lines(decision: Decision) -> Iterator[tuple[str, str]]:
 
 def _sum(decision: Decision, terms: Terms) -> Iterator[tuple[str, str]]:
     each = f"{terms.capacity:.2f} = operating point {terms.operating_point:.2f} x correction {terms.correction:.2f}"
-    safety = terms.capacity / (terms.operating_point * terms.correction) if terms.operating_point else 1.0
+    rest = terms.capacity / (terms.operating_point * terms.correction) if terms.operating_point else 1.0
     if decision.judgement is None:
         yield "capacity", f"{terms.capacity:.2f} of work per engine and second"
         yield "backlog", f"needs {terms.for_demand} to be finished by its deadline"
         return
     yield "traffic", f"{terms.requests:.1f} requests/s, {terms.media_share:.2f} images or videos in each"
-    yield "load", f"{terms.fast:.2f} in the last half minute, {terms.level:.2f} in five minutes"
+    yield "load", f"{terms.fast:.2f} in the last minute, {terms.level:.2f} in five minutes"
     yield "headroom", f"{terms.headroom:.2f}, what may come on top while an engine starts ({terms.cold_start:.0f} s)"
-    yield "capacity", f"{each} x safety {safety:.2f}"
+    yield "capacity", f"{each} x {rest:.2f} for sharing" + (", profile stale" if rest < 1 else "")
     planned = max(terms.fast, terms.level + terms.headroom)
     larger = f"max({terms.fast:.2f}, {terms.level:.2f} + {terms.headroom:.2f})"
     yield "demand", f"{larger} / {terms.capacity:.2f} = {planned / terms.capacity:.2f} -> {terms.for_demand}"

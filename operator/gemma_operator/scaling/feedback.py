@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from gemma_operator.scaling.memory import Learned, Memory, Moment, Trial, gathered, within
 from gemma_operator.scaling.pool import Slo
+from gemma_operator.scaling.profile import SATURATED_SHARE
 from gemma_operator.scaling.verdict import NOTHING, Judgement, judge
 
 LEAST, MOST = 0.5, 1.5
-CUT = 0.1
-"""A cut takes at most this share."""
+CUT = 0.4
+"""A cut takes at most this share: a profile 40 % too high must not cost several cold starts, one for each small cut."""
 CUT_EVERY_SECONDS = 60.0
 RAISE = 0.01
 """Growth of the correction with each tick that proves a higher one."""
@@ -22,8 +23,6 @@ RAISE_BELOW = 0.2
 """Misses proven to be below this share of what is allowed leave room for more load: 1 % at p95."""
 REMEMBER_SECONDS = 3600.0
 """How long a correction that was too high, or cuts that did not help, are remembered; the mix of requests changes."""
-SATURATED_SHARE = 0.85
-"""Operating point over what a saturated engine answers: 1.0 over 1.2 in the step model."""
 BUSY = 0.9
 """Only engines that carry this share of their planned load show that they could carry more."""
 SUSTAINED_SECONDS = 120.0
@@ -69,7 +68,7 @@ def learn(
     short = within(long, now - SHORT_SECONDS)
     if len(short) < 2:
         return learned
-    if short[-2].saturated and short[-1].saturated:
+    if len(short) > 2 and all(moment.saturated for moment in short[-3:]):
         return _saturated(learned, short, slo, planned, now)
     if any(moment.saturated for moment in within(moments, now - 2 * SHORT_SECONDS)):
         return learned  # What was queued misses, whatever the load is by now.
@@ -125,6 +124,7 @@ def _saturated(
     now: float,
 ) -> Learned:
     """Engines at their limit show it: what they answer is their limit, whatever the profile says."""
+    # Engines were busy all through a tick only if they had a queue at its beginning too.
     limit = SATURATED_SHARE * (short[-1].served + short[-2].served) / 2
     missed = judge(gathered(short), slo, SHORT_SECONDS)
     if missed.low <= slo.allowed or limit >= planned or planned <= 0:

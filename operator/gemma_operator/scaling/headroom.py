@@ -1,49 +1,59 @@
-"""How much a pool's demand rises while an engine starts: learnt, so that smooth load pays for little headroom.
+"""What demand may come while an engine starts: learnt, so that smooth load pays for little headroom.
 
-A rise is the highest demand within one cold start, less the level of demand before it. What is kept is a histogram of
-rises over recent days: an engine that would start too late for them must be there beforehand.
+Two histograms of recent days, of the demand in each tick, weighted by that demand, so that a share of one is a share of
+the requests: how far it was above the level of one cold start earlier, and how high it was. An engine that would start
+too late for it must be there beforehand.
 """
 
 from __future__ import annotations
 
 import math
 
-Rises = tuple[tuple[int, float], ...]
-"""Histogram of rises: (bin, weight), ascending."""
+Histogram = tuple[tuple[int, float], ...]
+"""(bin, weight), ascending."""
 
 GROWTH = math.log(1.05)
 """Each bin's upper edge is 5 % over the one before."""
 LEAST = 1e-3
-"""Engine-seconds per second: a smaller rise is none."""
+"""Engine-seconds per second: less than that is nothing."""
 NONE = -1000
-"""The bin of what did not rise."""
-QUANTILE = 0.9
-"""So many rises the headroom covers. The rest costs misses for at most one cold start each: about 99 % of the requests
-stay within the SLO. In the closed loop of the tests 0.85 saves a tenth of the GPU-hours of bursty load, and loses up to
-two points of its attainment."""
+"""The bin of nothing, and of a demand that did not rise."""
+QUANTILE = 0.99
+"""So much of the demand is planned for: at p95, a fifth of the misses that the SLO allows."""
 HALF_LIFE_SECONDS = 86_400.0
-LEAST_WEIGHT = 40.0
-"""Ticks after which the histogram is believed (10 minutes)."""
+LEAST_TICKS = 40.0
+"""Ticks after which a histogram is believed (10 minutes)."""
 UNKNOWN_SHARE = 0.5
 """Headroom before that, as a share of the level."""
+NEW_HEIGHT = 0.25
+"""Headroom above everything that was seen, as a share of the level: where load grows, the past is no limit."""
 
 
-def learn(rises: Rises, rise: float, seconds: float) -> Rises:
-    """Add a rise seen now; `seconds` passed since the last one."""
+def learn(histogram: Histogram, value: float, weight: float, seconds: float) -> Histogram:
+    """Add a value seen now; `seconds` passed since the last one."""
     fade = 0.5 ** (seconds / HALF_LIFE_SECONDS)
-    index = NONE if rise <= LEAST else math.ceil(math.log(rise / LEAST) / GROWTH)
-    weights = {at: weight * fade for at, weight in rises if weight * fade > 1e-3}
-    weights[index] = weights.get(index, 0.0) + 1.0
+    index = NONE if value <= LEAST else math.ceil(math.log(value / LEAST) / GROWTH)
+    weights = {at: own * fade for at, own in histogram if own * fade > 1e-3}
+    weights[index] = weights.get(index, 0.0) + weight
     return tuple(sorted(weights.items()))
 
 
-def headroom(rises: Rises, level: float) -> float:
-    """Engine-seconds per second to keep free beside `level`."""
-    total = sum(weight for _, weight in rises)
-    if total < LEAST_WEIGHT:
+def headroom(rises: Histogram, heights: Histogram, level: float) -> float:
+    """Engine-seconds per second to keep free beside `level`.
+
+    What rises on top of the level, but no more than up to what nearly all demand has stayed under: bursts on a quiet
+    load are as high from a busy minute as from a calm one.
+    """
+    if sum(weight for _, weight in rises) < LEAST_TICKS * level:
         return level * UNKNOWN_SHARE
-    reached = 0.0
-    for index, weight in rises:
+    usual = max(quantile(heights) - level, NEW_HEIGHT * level)
+    return min(quantile(rises), usual)
+
+
+def quantile(histogram: Histogram) -> float:
+    """The value that `QUANTILE` of the weight is at or under."""
+    total, reached = sum(weight for _, weight in histogram), 0.0
+    for index, weight in histogram:
         reached += weight
         if reached >= QUANTILE * total:
             return 0.0 if index == NONE else LEAST * math.exp(index * GROWTH)

@@ -11,10 +11,10 @@ from typing import Any
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.backlog import Lots
 from gemma_operator.scaling.counters import Buckets
-from gemma_operator.scaling.headroom import Rises
+from gemma_operator.scaling.headroom import Histogram
 from gemma_operator.scaling.verdict import Evidence
 
-VERSION = 1
+VERSION = 2
 KEEP_SECONDS = 1200.0
 MOST_GAP_SECONDS = 120.0
 """After a longer pause between two ticks the history is broken."""
@@ -89,7 +89,10 @@ class Learned:
     trial: Trial | None = None
     infeasible_until: float = 0.0
     """Until then, more engines are known not to help."""
-    rises: Rises = ()
+    rises: Histogram = ()
+    """How far demand was above the level of one cold start earlier."""
+    heights: Histogram = ()
+    """How high demand was."""
     hours: tuple[float, ...] = (0.0,) * 24
     """Peak of the demand in each hour of the day (UTC), of today or a share of an earlier day's."""
     lots: Lots = ()
@@ -157,7 +160,12 @@ def _rounded(learned: Learned) -> Learned:
     return replace(
         learned,
         correction=round(learned.correction, 4),
-        rises=tuple((index, round(weight, 2)) for index, weight in learned.rises),
+        rises=_shortened(learned.rises),
+        heights=_shortened(learned.heights),
         hours=tuple(round(peak, 3) for peak in learned.hours),
         lots=tuple((round(due), round(work, 2)) for due, work in learned.lots),
     )
+
+
+def _shortened(histogram: Histogram) -> Histogram:
+    return tuple((index, float(f"{weight:.3g}")) for index, weight in histogram)

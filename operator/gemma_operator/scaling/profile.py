@@ -6,6 +6,7 @@ arrivals. Costs depend on the model and the GPU; the load an engine carries depe
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache
@@ -68,6 +69,10 @@ DEFAULT_POINTS = (
 """One engine alone, answers of 10 tokens (the worst case), gamma arrivals, TTFT 300 ms at p95: from the step model."""
 
 
+SATURATED_SHARE = 0.85
+"""Operating point over what a saturated engine answers: 1.0 over 1.2 in the step model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Costs and operating points of one engine version, model and GPU."""
@@ -87,6 +92,30 @@ class Profile:
     """Why it is stale, for people."""
     unreadable: bool = False
     """It stands in for one that was asked for and can't be read."""
+
+    @property
+    def saturated(self) -> float:
+        """Load that an engine answers at most, whatever waits."""
+        return max(point.load for point in self.points) / SATURATED_SHARE
+
+    def capacity(self, media_share: float, engines: float = 1.0) -> float:
+        """Load that each of so many engines carries within the SLO.
+
+        What one engine needs free beside its load, to take in what comes at random, n engines need only for each root
+        of n: the rule of square-root staffing (Halfin and Whitt). Four engines of the step model carry 1.01 to 1.10 each
+        where one carries 0.88 to 1.06, and 0.76 to 1.0 where it carries 0.32 to 0.73 (gamma arrivals of CV 2).
+        """
+        reserve = self.saturated - self.operating_point(media_share)
+        return self.saturated - reserve / math.sqrt(max(engines, 1.0))
+
+    def engines(self, load: float, media_share: float) -> float:
+        """Engines for a load, before rounding: the inverse of `capacity` times engines."""
+        alone = self.operating_point(media_share)
+        if load <= alone:
+            return load / alone
+        reserve = self.saturated - alone
+        root = (reserve + math.sqrt(reserve * reserve + 4 * self.saturated * load)) / (2 * self.saturated)
+        return root * root
 
     def work(self, rates: Rates) -> float:
         """Engine-seconds per second that these rates ask for."""

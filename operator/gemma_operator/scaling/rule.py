@@ -118,7 +118,7 @@ def _take_in(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, no
     settled = now if memory.calm_since is None else memory.calm_since + SETTLED_SECONDS
     if settled < now:
         point = policy.profile.operating_point(moment.media_share)
-        planned = demand.capacity(policy, moment.media_share, learned)
+        planned = demand.capacity(policy, moment.media_share, learned, len(fleet.members))
         learned = feedback.learn(learned, memory.moments, policy.ttft, point, planned, settled, now)
     return replace(memory, learned=learned)
 

@@ -1,0 +1,277 @@
+"""Engines that come and go under the compiled loop: creation, cold start, drain, scrapes, and what it costs.
+
+The simulator's clock starts at 0; policies see epoch seconds from `EPOCH` on.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemma_operator.engine.settings import TTFT_EDGES
+from gemma_operator.scaling.counters import EngineCounters, Scrape
+from gemma_operator.scaling.pool import MOST_COLD_START_SECONDS, Fleet, Member
+from gemma_operator.simulation import engine_kernel as kernel
+from gemma_operator.simulation.engine_model import INTERACTIVE, EngineModel, media_of
+from gemma_operator.workload.arrivals import Arrivals
+
+EPOCH = 1_700_000_000.0
+SLOTS = 512
+"""Engines at a time, those that drain included."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is the same for all policies."""
+
+    engine: EngineModel = INTERACTIVE
+    router: int = kernel.SHORTEST
+    cold_start: tuple[float, float] = (226.0, 428.0)
+    """Seconds from creation to Ready, uniform (seed 001)."""
+    failed_starts: float = 0.0
+    """Share of starts that fail once (image pull), and begin again."""
+    room: int = SLOTS
+    """Engines that the cluster has GPUs for."""
+    drain: float = 120.0
+    """After so many seconds an engine is gone, whatever it still does."""
+    scrape_interval: float = 15.0
+    edges: tuple[float, ...] = TTFT_EDGES
+    seed: int = 0
+
+    def stream(self, name: str) -> np.random.Generator:
+        """Random numbers of one purpose: the same for every policy, whatever else is drawn."""
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+
+
+@dataclass(slots=True)
+class Pod:
+    """One engine from its creation to its end, in seconds of the simulator."""
+
+    number: int
+    created: float
+    slot: int = -1
+    """-1 while there is no GPU for it."""
+    takes: float = 0.0
+    """From a GPU to Ready."""
+    ready_at: float = math.inf
+    deleted: float | None = None
+
+    @property
+    def uid(self) -> str:
+        return f"engine-{self.number}"
+
+
+class Engines:
+    """The fleet and its requests. `advance` lets time pass; `resize` is what the Deployment controller does."""
+
+    def __init__(self, world: World, arrivals: Arrivals, replicas: int) -> None:
+        self.world = world
+        self.requests = requests_of(arrivals)
+        self.now = 0.0
+        self.pods: list[Pod] = []
+        self.gone: list[tuple[Pod, float]] = []
+        self._slots = empty_engines(world)
+        self._starts = world.stream("cold start")
+        self._phases = world.stream("scrape phase")
+        self._failures = world.stream("failed starts")
+        self._count = 0
+        for _ in range(replicas):
+            self._create(warm=True)
+
+    @property
+    def present(self) -> list[Pod]:
+        """Pods that the Deployment has; those that drain are not among them."""
+        return [pod for pod in self.pods if pod.deleted is None]
+
+    def advance(self, until: float) -> None:
+        world = self.world
+        kernel.advance(
+            self.requests,
+            self._slots,
+            world.engine.limits,
+            world.engine.prices,
+            world.router,
+            world.scrape_interval,
+            until,
+        )
+        self.now = until
+        for pod in [pod for pod in self.pods if pod.deleted is not None]:
+            idle = pod.slot < 0 or not self._slots.in_flight[pod.slot] or pod.ready_at > until
+            if idle or until - (pod.deleted or 0.0) >= world.drain:
+                self._end(pod)
+
+    def resize(self, replicas: int) -> None:
+        """To so many Pods: new ones start, the youngest that aren't Ready and the least loaded go first."""
+        present = self.present
+        for _ in range(replicas - len(present)):
+            self._create()
+        if (extra := len(present) - replicas) > 0:
+            present.sort(key=self._cheap_to_lose)
+            for pod in present[:extra]:
+                pod.deleted = self.now
+                if pod.slot >= 0:
+                    self._slots.state[pod.slot] = kernel.DRAINING
+        self._find_room()
+
+    def scrape(self) -> Scrape:
+        """The newest scrape of every Ready engine."""
+        found = {}
+        for pod in self.present:
+            if pod.slot >= 0 and pod.ready_at <= self.now and self._slots.scraped_at[pod.slot] > 0:
+                found[pod.uid] = self._sample(pod)
+        return Scrape(found)
+
+    def fleet(self) -> Fleet:
+        """What the API server knows."""
+        present = self.present
+        members = tuple(
+            Member(pod.uid, EPOCH + pod.created, EPOCH + pod.ready_at, EPOCH + pod.ready_at)
+            for pod in present
+            if pod.ready_at <= self.now
+        )
+        return Fleet(
+            desired=len(present),
+            members=members,
+            pending=len(present) - len(members),
+            unschedulable=sum(pod.slot < 0 for pod in present),
+        )
+
+    def gpu_seconds(self, start: float, end: float) -> float:
+        """GPU time between two times, from creation to gone; Pods without a GPU cost none."""
+        lives = [(pod.created, gone) for pod, gone in self.gone if pod.slot >= 0]
+        lives += [(pod.created, end) for pod in self.pods if pod.slot >= 0]
+        return sum(max(0.0, min(gone, end) - max(created, start)) for created, gone in lives)
+
+    def _create(self, warm: bool = False) -> None:
+        pod = Pod(self._count, self.now)
+        # One draw for each Pod ever made: the n-th start takes equally long under every policy.
+        start = self._starts.uniform(*self.world.cold_start)
+        again = self._starts.uniform(*self.world.cold_start)
+        failed = self._failures.random() < self.world.failed_starts
+        pod.takes = start + (again if failed else 0.0)
+        self._count += 1
+        self.pods.append(pod)
+        if warm:
+            pod.created = -MOST_COLD_START_SECONDS
+            self._place(pod, pod.created + pod.takes)
+        self._find_room()
+
+    def _find_room(self) -> None:
+        """GPUs for the oldest Pods that wait for one."""
+        used = sum(pod.slot >= 0 for pod in self.pods)
+        for pod in self.present:
+            if pod.slot < 0 and used < self.world.room:
+                self._place(pod, self.now + pod.takes)
+                used += 1
+
+    def _place(self, pod: Pod, ready_at: float) -> None:
+        s = self._slots
+        slot = int(np.argmax(s.state == kernel.FREE))
+        pod.slot, pod.ready_at = slot, ready_at
+        s.state[slot], s.ready_at[slot], s.busy_until[slot] = kernel.SERVING, pod.ready_at, np.inf
+        s.head[slot] = s.tail[slot] = kernel.NOBODY
+        for column in (s.queued, s.queued_tokens, s.in_flight, s.sequences, s.reserved, s.threads, s.processor):
+            column[slot] = 0
+        for table in (s.histogram, s.counters, s.scraped, s.scraped_histogram):
+            table[slot] = 0
+        interval = self.world.scrape_interval
+        s.scrape_at[slot] = max(pod.ready_at, 0.0) + self._phases.uniform(0, interval)
+        s.scraped_at[slot] = 0.0
+        s.cursor[2] = max(s.cursor[2], slot + 1)
+
+    def _cheap_to_lose(self, pod: Pod) -> tuple[bool, bool, float]:
+        waits = pod.ready_at > self.now
+        load = -pod.created if waits else float(self._slots.in_flight[pod.slot])
+        return (pod.slot >= 0, not waits, load)
+
+    def _end(self, pod: Pod) -> None:
+        self.pods.remove(pod)
+        self.gone.append((pod, self.now))
+        if pod.slot >= 0:
+            self._slots.state[pod.slot] = kernel.FREE
+
+    def _sample(self, pod: Pod) -> EngineCounters:
+        s, slot = self._slots, pod.slot
+        counted = np.cumsum(s.scraped_histogram[slot]).tolist()
+        values = s.scraped[slot].tolist()
+        return EngineCounters(
+            pod_uid=pod.uid,
+            at=EPOCH + float(s.scraped_at[slot]),
+            ttft=tuple(zip((*self.world.edges, math.inf), counted, strict=True)),
+            running=values[kernel.RUNNING],
+            waiting=values[kernel.WAITING],
+            finished={"stop": values[kernel.FINISHED]},
+            rejected=values[kernel.REJECTED],
+            prompt_tokens=values[kernel.PROMPT],
+            generated_tokens=values[kernel.GENERATED],
+            media_items=values[kernel.ITEMS],
+            media_units=values[kernel.UNITS],
+            started_at=EPOCH + pod.created,
+        )
+
+
+def requests_of(arrivals: Arrivals) -> kernel.Requests:
+    """Columns for the compiled loop."""
+    count = len(arrivals)
+    frames = arrivals.frames.astype(np.int64)
+    items = [media_of(n) for n in range(int(frames.max(initial=0)) + 1)]
+    media = np.array([item.tokens if item else 0 for item in items])[frames]
+    units = np.array([item.units if item else 0.0 for item in items])[frames]
+
+    def zeros() -> NDArray[np.int64]:
+        return np.zeros(count, dtype=np.int64)
+
+    return kernel.Requests(
+        at=arrivals.at,
+        prompt=np.maximum(arrivals.prompt_tokens.astype(np.int64) + media, 1),
+        output=np.maximum(arrivals.output_tokens.astype(np.int64), 1),
+        media=media,
+        frames=frames,
+        units=units,
+        ready=np.zeros(count),
+        computed=zeros(),
+        generated=zeros(),
+        encoded=zeros(),
+        after=zeros(),
+        before=zeros(),
+        ttft=np.full(count, np.nan),
+    )
+
+
+def empty_engines(world: World) -> kernel.Engines:
+    def column(value: float = 0.0) -> NDArray[np.float64]:
+        return np.full(SLOTS, value)
+
+    def integers(value: int = 0) -> NDArray[np.int64]:
+        return np.full(SLOTS, value, dtype=np.int64)
+
+    buckets = len(world.edges) + 1
+    sequences = world.engine.limits.sequences
+    return kernel.Engines(
+        state=integers(kernel.FREE),
+        ready_at=column(),
+        busy_until=column(np.inf),
+        head=integers(kernel.NOBODY),
+        tail=integers(kernel.NOBODY),
+        queued=integers(),
+        queued_tokens=integers(),
+        in_flight=integers(),
+        sequences=integers(),
+        running=np.zeros((SLOTS, sequences), dtype=np.int64),
+        chunk=np.zeros((SLOTS, sequences), dtype=np.int64),
+        reserved=integers(),
+        threads=np.zeros((SLOTS, world.engine.threads)),
+        processor=column(),
+        edges=np.array(world.edges),
+        histogram=np.zeros((SLOTS, buckets)),
+        counters=np.zeros((SLOTS, kernel.COUNTERS)),
+        scrape_at=column(np.inf),
+        scraped_at=column(),
+        scraped_histogram=np.zeros((SLOTS, buckets)),
+        scraped=np.zeros((SLOTS, kernel.COUNTERS)),
+        cursor=np.zeros(3, dtype=np.int64),
+    )

@@ -1,0 +1,122 @@
+"""One policy under one workload: request by request, tick by tick, the same for every policy."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemma_operator.scaling.counters import Reading
+from gemma_operator.scaling.pool import Fleet
+from gemma_operator.simulation.fleet import EPOCH, Engines, World
+from gemma_operator.workload.arrivals import Arrivals
+
+TICK_SECONDS = 15.0
+GRACE_SECONDS = 5.0
+"""After the last arrival: who has no first token by then has missed."""
+PREROLL_SECONDS = 1800.0
+BAD_MINUTE = 0.05
+
+
+class Policy(Protocol):
+    """Whatever sizes a fleet, once a tick."""
+
+    def replicas(self, now: float, reading: Reading, fleet: Fleet) -> int:
+        """Replicas to ask for from now on (`now` in epoch seconds)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run, the pre-roll left out. Drops, refusals and what is unfinished are misses."""
+
+    attainment: float
+    gpu_hours: float
+    bad_minutes: float
+    """Share of minutes in which more than 5 % of the requests missed."""
+    p95: float
+    """Seconds; infinite where more than 5 % have no first token."""
+    reversals: int
+    """Changes of direction of the replicas asked for."""
+    starts: int
+    wasted_starts: int
+    """Engines deleted within a cold start of becoming Ready, or before."""
+    worst_minutes: int
+    """The longest run of bad minutes."""
+    replicas: tuple[int, ...] = field(repr=False)
+    """Asked for at each tick, pre-roll included."""
+    digest: str = ""
+    """SHA-256 of every first token's time and every tick's replicas."""
+
+
+def with_preroll(arrivals: Arrivals, seconds: float, length: float) -> Arrivals:
+    """The workload's own last part before it, to warm up what policies learn (research/bound.md section 2)."""
+    if not seconds:
+        return arrivals
+    at = arrivals.at
+    first = int(np.searchsorted(at, length - seconds))
+    order = np.concatenate([np.arange(first, len(at)), np.arange(len(at))])
+    moved = np.concatenate([at[first:] - (length - seconds), at + seconds])
+    return arrivals._pick(order, moved)
+
+
+def simulate(
+    policy: Policy,
+    arrivals: Arrivals,
+    world: World,
+    *,
+    length: float,
+    slo: float = 0.3,
+    initial: int = 1,
+    preroll: float = PREROLL_SECONDS,
+    fault: Callable[[Reading, float], Reading] = lambda reading, _: reading,
+) -> Outcome:
+    """Play a workload of `length` seconds under a policy. `fault` may change what the policy reads (at epoch seconds)."""
+    engines = Engines(world, with_preroll(arrivals, preroll, length), initial)
+    end = preroll + length
+    path = []
+    for tick in itertools.count(1):
+        now = tick * TICK_SECONDS
+        if now > end:
+            break
+        engines.advance(now)
+        asked = policy.replicas(EPOCH + now, fault(engines.scrape(), EPOCH + now), engines.fleet())
+        engines.resize(asked)
+        path.append(asked)
+    engines.advance(end + GRACE_SECONDS)
+    return _outcome(engines, path, preroll, end, slo)
+
+
+def _outcome(engines: Engines, path: list[int], preroll: float, end: float, slo: float) -> Outcome:
+    counted = engines.requests.at >= preroll
+    at, ttft = engines.requests.at[counted] - preroll, engines.requests.ttft[counted]
+    missed = ~(ttft <= slo)
+    minutes = (at // 60).astype(int)
+    total = np.bincount(minutes)
+    bad = np.bincount(minutes, weights=missed) > BAD_MINUTE * total
+    ordered = np.sort(np.where(np.isnan(ttft), np.inf, ttft))
+    moves = np.diff(path[int(preroll // TICK_SECONDS) :])
+    signs = np.sign(moves[moves != 0])
+    low = engines.world.cold_start[0]
+    return Outcome(
+        attainment=1 - float(missed.mean()) if len(missed) else 1.0,
+        gpu_hours=engines.gpu_seconds(preroll, end) / 3600,
+        bad_minutes=float(bad[total > 0].mean()) if len(total) else 0.0,
+        p95=float(ordered[math.ceil(0.95 * len(ordered)) - 1]) if len(ordered) else 0.0,
+        reversals=int(np.count_nonzero(signs[1:] != signs[:-1])),
+        starts=sum(pod.created >= preroll for pod, _ in [*engines.gone, *((pod, 0.0) for pod in engines.pods)]),
+        wasted_starts=sum(pod.deleted is not None and pod.deleted - pod.ready_at < low for pod, _ in engines.gone),
+        worst_minutes=_longest(bad),
+        replicas=tuple(path),
+        digest=hashlib.sha256(engines.requests.ttft.tobytes() + repr(path).encode()).hexdigest(),
+    )
+
+
+def _longest(bad: NDArray[np.bool_]) -> int:
+    return max((len(list(run)) for is_bad, run in itertools.groupby(bad.tolist()) if is_bad), default=0)

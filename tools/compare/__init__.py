@@ -1,0 +1,1 @@
+"""Autoscalers compared on public traces."""
