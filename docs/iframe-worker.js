@@ -3,16 +3,17 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(address) {
       super()
+      const home = new URL(address, location.href)
       this.frame = document.createElement("iframe")
       this.frame.hidden = true
       document.body.append(this.frame)
       const inside = this.frame.contentWindow
       inside.document.open()
-      inside.document.write(`<base href="${new URL(address, location.href)}"><body></body>`)
+      inside.document.write(`<base href="${home}"><body></body>`)
       inside.document.close()
       const run = (script) => new Promise((done, failed) => {
         const element = inside.document.createElement("script")
-        Object.assign(element, { src: new URL(script, address), async: false, onload: done, onerror: failed })
+        Object.assign(element, { src: new URL(script, home), async: false, onload: done, onerror: failed })
         inside.document.body.append(element)
       })
       this.tell = (data) => inside.dispatchEvent(new inside.MessageEvent("message", { data }))
