@@ -23,7 +23,7 @@ if (location.protocol === "file:") {
         this.onmessage?.(event)
       }
       inside.importScripts = (...scripts) => Promise.all(scripts.map(run))
-      this.ready = run(address)
+      this.ready = run(home)
     }
     postMessage(data) { this.ready.then(() => this.tell(data)) }
     terminate() { this.frame.remove() }
