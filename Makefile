@@ -67,7 +67,7 @@ verify: lint generate ## lint, and no difference after renewing what is generate
 
 .PHONY: site
 site: setup ## the documentation as pages in site/, which open without network (REPOSITORY=URL: links to files that are no pages)
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 .PHONY: flags
