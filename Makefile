@@ -51,18 +51,24 @@ format: setup ## format the code
 	@$(BIN)/ruff check --fix .
 
 .PHONY: generate
-generate: setup ## renew what is generated: CRD, rules, dashboard, charts' READMEs and schema, API reference, golden files
+generate: setup ## renew what is generated: CRD, rules, dashboard, charts' READMEs and schema, references of API and commands, golden files
 	@$(RUN) -m gemma_operator crd > charts/gemma-operator/crd/gemmaservings.yaml
 	@$(RUN) -m tools.monitoring
 	@$(RUN) tools/chart_docs.py
 	@$(RUN) -m tools.serving_chart
 	@$(RUN) -m tools.api_docs
 	@$(RUN) -m tools.fault_docs
+	@$(RUN) -m tools.cli_docs
 	@$(RUN) -m pytest -q tests/unit --update-golden -k golden
 
 .PHONY: verify
 verify: lint generate ## lint, and no difference after renewing what is generated
 	@git diff --exit-code -- charts tests/golden docs
+
+.PHONY: site
+site: setup ## the documentation as pages in site/, which open without network (REPOSITORY=URL: links to files that are no pages)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
 
 .PHONY: flags
 flags: setup ## renew the table of vLLM's flags from the wheels of every version (downloads 3 GB once)

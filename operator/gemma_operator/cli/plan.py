@@ -75,7 +75,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--gpus", type=positive, default=1, help="GPUs per engine (default: 1)")
     parser.add_argument("--gpu-hour-price", type=_price, help="price of a GPU-hour, in any currency")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: 1)")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="a table, or figures for scripts"
+    )
     parser.add_argument("--plot", type=_picture, metavar="FILE", help="write a .png, .svg or .html too")
     parser.set_defaults(command=plan)
 
