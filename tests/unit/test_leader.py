@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,8 @@ class Store:
     leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 0
     writes: int = 0
+    hangs_until: float = 0.0
+    luck: random.Random = field(default_factory=lambda: random.Random(0))
 
     def put(self, namespace: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         there = self.leases.get(namespace)
@@ -57,6 +60,9 @@ class Client:
         await asyncio.sleep(self.latency)
         if self.is_cut:
             raise ApiException(status=503, reason="cut off")
+        hangs = self.store.hangs_until - asyncio.get_running_loop().time()
+        if hangs > 0:
+            await asyncio.sleep(hangs + self.store.luck.uniform(0, 0.5))
 
     async def get(self, namespace: str) -> l.Lease | None:
         await self._wait()
@@ -184,6 +190,29 @@ def test_a_slow_api_server_takes_nobodys_part_away() -> None:
         assert first.serves("x")
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    "namespaces", [pytest.param((), id="both for the whole cluster"), pytest.param(("x",), id="one for its namespace")]
+)
+def test_requests_that_hang_and_arrive_in_the_end_do_not_make_two(namespaces: tuple[str, ...]) -> None:
+    """The API server hangs for 10 to 30 s and then carries out what had been sent: renewals that somebody took for missed."""
+
+    async def story(seed: int) -> None:
+        luck = random.Random(seed)
+        store = Store(luck=luck)
+        wide = Operator(store, "sys/op", "a")
+        await asyncio.sleep(luck.uniform(3, 13))
+        other = Operator(store, "team/op", "a", namespaces)
+        await asyncio.sleep(luck.uniform(25, 60))
+        store.hangs_until = asyncio.get_running_loop().time() + luck.uniform(10, 30)
+        for _ in range(600):
+            await asyncio.sleep(0.1)
+            assert not (wide.serves("x") and other.serves("x"))
+        assert wide.serves("x") or other.serves("x")
+
+    for seed in range(60):
+        run(lambda seed=seed: story(seed))  # type: ignore[misc]
 
 
 def test_a_second_installation_for_the_whole_cluster_stands_aside_and_is_named() -> None:
