@@ -245,13 +245,13 @@ class Leader:
         if await self._leases.put(place, l.marked(lease, self._me, self._wall())) is None:
             return
         self._noted[place, other] = self._now()
-        if noted is None:
-            log.warning(
-                "%s acts for %s: this operator stands aside there; uninstall one of the two, "
-                "or give them different watchNamespaces",
-                other,
-                "the whole cluster" if l.scope(lease) == "Cluster" else f"namespace {place}",
-            )
+        if noted is not None:
+            return
+        if self._scope == "Cluster" and place == self._home and l.scope(lease) == "Namespace":
+            said = "%s acts for %s, by the Lease that this operator needs for the whole cluster: it acts nowhere; install it in another namespace"
+        else:
+            said = "%s acts for %s: this operator stands aside there; uninstall one of the two, or give them different watchNamespaces"
+        log.warning(said, other, "the whole cluster" if l.scope(lease) == "Cluster" else f"namespace {place}")
 
     async def _look_around_for_ever(self, on_change: Callable[[], Awaitable[None]]) -> None:
         while True:

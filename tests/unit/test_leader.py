@@ -275,6 +275,27 @@ def test_two_installations_for_one_namespace_share_what_they_do_not_have_in_comm
     run(story)
 
 
+def test_an_operator_of_its_own_namespace_keeps_one_of_the_whole_cluster_out_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Both need the Lease of one namespace."""
+
+    async def story() -> None:
+        store = Store()
+        own = Operator(store, "sys/own", "a", ("sys",))
+        await until(lambda: own.serves("sys"), 30)
+        wide = Operator(store, "sys/wide", "a")
+        await asyncio.sleep(60)
+        assert not wide.serves("x")
+        await own.stop()
+        await until(lambda: wide.serves("x") and wide.serves("sys"), 30)
+
+    run(story)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("sys/own acts for namespace sys, ")
+    assert "acts nowhere; install it in another namespace" in line
+
+
 def test_only_the_holder_writes_and_no_more_than_it_must() -> None:
     async def story() -> None:
         store = Store()
