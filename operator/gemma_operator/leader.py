@@ -222,6 +222,7 @@ class Leader:
         elif not (was_watched or was_restarted):
             # An operator of the whole cluster may be acting here: it sees the Lease within a round, and leaves.
             seat.acts_from = self._now() + l.NOTICE_SECONDS
+        seat.rival = ("", l.aside(ours)[1], 0.0)  # It may be old: who still stands aside writes another.
         seat.terms += 1
         return True
 

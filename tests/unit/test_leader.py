@@ -232,6 +232,28 @@ def test_a_second_installation_for_the_whole_cluster_stands_aside_and_is_named()
     run(story)
 
 
+@pytest.mark.parametrize("pod", ["a", "b"], ids=["its container is started again", "another Pod takes over"])
+def test_the_note_of_an_installation_that_is_long_gone_is_not_believed_after_a_restart(pod: str) -> None:
+    async def story() -> None:
+        store = Store()
+        first = Operator(store, "one/op", "a")
+        await until(lambda: first.serves("x"), 30)
+        gone = Operator(store, "two/op", "a")
+        await until(lambda: first.leader.rival("x") == "two/op", 30)
+        gone.kill()
+        await until(lambda: first.leader.rival("x") == "", 90)
+        first.kill()
+        again = Operator(store, "one/op", pod)
+        for _ in range(240):
+            await asyncio.sleep(0.5)
+            assert again.leader.rival("x") == ""
+        assert again.serves("x")
+        Operator(store, "two/op", "a")
+        await until(lambda: again.leader.rival("x") == "two/op", 30)
+
+    run(story)
+
+
 def test_when_the_first_installation_is_gone_the_second_acts() -> None:
     async def story() -> None:
         store = Store()
