@@ -183,8 +183,11 @@ class Leader:
         kept = await self._leases.put(seat.namespace, l.renewal(found, self._wall()))
         if kept is None:
             return False
+        if not self._holds(seat):  # The answer came late, or we come back: others may have begun since.
+            was_restarted = not seat.terms and not l.has_lapsed(found, self._wall())
+            if not await self._begins(seat, kept, was_restarted):
+                return True
         seat.sight.see(kept, self._now())
-        seat.terms += not self._holds(seat)
         seat.acts_until = started + l.DEADLINE_SECONDS
         who, note = l.aside(kept)
         if who != self._me.installation and note != seat.rival[1]:
@@ -197,26 +200,31 @@ class Leader:
                 await self._look_around()
             if await self._rivals():
                 return
-        was_watched = seat.sight.was_watched(self._now())
         claimed = await self._leases.put(
             seat.namespace, l.claim(found, self._me, self._scope, seat.namespace, self._wall())
         )
-        if claimed is None:
+        if claimed is None or not await self._begins(seat, claimed):
             return
-        seat.sight.see(claimed, self._now())
+        seat.acts_until = started + l.DEADLINE_SECONDS
+        log.info("holds the Lease %s of %s: acts for the %s", l.NAME, seat.namespace, self._scope.lower())
+
+    async def _begins(self, seat: _Seat, ours: l.Lease, was_restarted: bool = False) -> bool:
+        """Whether we may act by the Lease that we have just written; in a namespace after a while where another may act."""
+        was_watched = seat.sight.was_watched(self._now())
+        seat.sight.see(ours, self._now())
         if self._scope == "Cluster":
             await self._look_around()
             if await self._rivals():
-                # Two claimed at once: both step back, and try again at different times.
-                await self._leases.put(seat.namespace, l.release(claimed))
+                # Two hold theirs at once: the one that comes later steps back, or both, to try again at different times.
+                await self._leases.put(seat.namespace, l.release(ours))
                 await asyncio.sleep(random.uniform(0, 2 * l.LOOK_SECONDS))
-                return
-        elif not was_watched:
-            # An operator of the whole cluster may be acting here: it sees the claim within a round, and leaves.
+                return False
+        elif not (was_watched or was_restarted):
+            # An operator of the whole cluster may be acting here: it sees the Lease within a round, and leaves.
             seat.acts_from = self._now() + l.NOTICE_SECONDS
+        seat.rival = ("", l.aside(ours)[1], 0.0)  # It may be old: who still stands aside writes another.
         seat.terms += 1
-        seat.acts_until = started + l.DEADLINE_SECONDS
-        log.info("holds the Lease %s of %s: acts for the %s", l.NAME, seat.namespace, self._scope.lower())
+        return True
 
     async def _rivals(self) -> list[l.Lease]:
         """Leases by which other operators act for the whole cluster, told that we stand aside."""
@@ -238,13 +246,13 @@ class Leader:
         if await self._leases.put(place, l.marked(lease, self._me, self._wall())) is None:
             return
         self._noted[place, other] = self._now()
-        if noted is None:
-            log.warning(
-                "%s acts for %s: this operator stands aside there; uninstall one of the two, "
-                "or give them different watchNamespaces",
-                other,
-                "the whole cluster" if l.scope(lease) == "Cluster" else f"namespace {place}",
-            )
+        if noted is not None:
+            return
+        if self._scope == "Cluster" and place == self._home and l.scope(lease) == "Namespace":
+            said = "%s acts for %s, by the Lease that this operator needs for the whole cluster: it acts nowhere; install it in another namespace"
+        else:
+            said = "%s acts for %s: this operator stands aside there; uninstall one of the two, or give them different watchNamespaces"
+        log.warning(said, other, "the whole cluster" if l.scope(lease) == "Cluster" else f"namespace {place}")
 
     async def _look_around_for_ever(self, on_change: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -39,6 +39,8 @@ REFUSED_RETRY_SECONDS = 30
 STARTING_SECONDS = 10
 # Whether a gateway has taken a route in is looked at this often until it has, seconds.
 ROUTING_SECONDS = 30
+# Conflict, too many requests, unavailable. A webhook that can't be called is a 500.
+_BUSY = (409, 429, 503)
 # A rollout without room is looked at this often, seconds.
 BLOCKED_SECONDS = 60
 
@@ -172,7 +174,7 @@ class Reconciler:
         try:
             live = await self._routes(serving)
         except API_ERRORS as error:
-            return Ways(hindrance=Hindrance(RoutingReason.REFUSED, said(error)))
+            return Ways(hindrance=_refusal(error))
         asked = {route["kind"] for route in routes}
         absent = [kind for kind in ROUTE_KINDS if kind in asked and live.get(kind) is None]
         if absent:  # What is there stays: half of the routes would lead nowhere.
@@ -193,7 +195,7 @@ class Reconciler:
                 return Ways(tuple(there.values()), Hindrance(RoutingReason.NAME_CONFLICT, "; ".join(steps.conflicts)))
             there |= {ref_of(way): way for way in await self._carry_out(serving, steps)}
         except API_ERRORS as error:
-            return Ways(tuple(there.values()), Hindrance(RoutingReason.REFUSED, said(error)))
+            return Ways(tuple(there.values()), _refusal(error))
         return Ways(tuple(way for ref, way in there.items() if ref not in steps.delete))
 
     async def _routes(self, serving: GemmaServing) -> dict[str, list[Object] | None]:
@@ -287,6 +289,13 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
             why = pool.get("lastDecision", {}).get("message", "")
             events.append(("Normal", "Scaled", f"pool {name}: {why if why.startswith(change) else change}"))
     return events
+
+
+def _refusal(error: Exception) -> Hindrance:
+    """Why a way can't be made; raises the error again where the API server is only busy: then the queue tries soon."""
+    if getattr(error, "status", None) in _BUSY:
+        raise error
+    return Hindrance(RoutingReason.REFUSED, said(error))
 
 
 def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -42,6 +42,12 @@ def test_name_labels_and_annotations_are_the_users(helm: Any) -> None:
     assert serving["spec"]["pools"]["batch"] == {}
 
 
+def test_a_name_of_digits_stays_a_name(helm: Any) -> None:
+    policy, serving = rendered(helm, "--set-string", "name=2024", "--set", "networkPolicy.enabled=true")
+    assert serving["metadata"]["name"] == policy["metadata"]["name"] == "2024"
+    assert policy["spec"]["podSelector"]["matchLabels"]["gemmaserving.dev/serving"] == "2024"
+
+
 @pytest.mark.parametrize("binary", ["helm", "helm3"])
 @pytest.mark.parametrize("row", STORED[::4], ids=lambda row: row["name"])
 def test_every_field_passes_through_unchanged(

@@ -31,6 +31,7 @@ import pytest
             "prometheus.enabled=true,metrics.prometheusUrl=http://p:9090",
             ["metrics.prometheusUrl", "http://p:9090", "prometheus.enabled=false"],
         ),
+        ("metrics.source=prometheus", ["metrics.source", "metrics.prometheusUrl", "prometheus.enabled=true"]),
         ("priorityClasses.batch.value=2000000000", ["priorityClasses/batch/value", "maximum"]),
         ("fullnameOverride=Bad_Name", ["fullnameOverride", "Bad_Name"]),
         ("extraEnv[0].name=GEMMA_LOG_LEVEL,extraEnv[0].value=x", ["GEMMA_LOG_LEVEL", "drop it from extraEnv"]),
@@ -45,6 +46,21 @@ import pytest
 def test_wrong_values_are_refused_by_name(helm: Any, settings: str, words: list[str]) -> None:
     message = helm.refusal("--set", settings)
     assert [word for word in words if word not in message] == [], message
+
+
+def test_an_emptied_list_of_namespaces_means_all(helm: Any) -> None:
+    """`watchNamespaces:` with nothing behind it is null, for which Helm takes no default."""
+    assert helm.text("--set", "watchNamespaces=null,prometheus.enabled=true") == helm.text(
+        "--set", "prometheus.enabled=true"
+    )
+
+
+def test_a_namespace_of_digits_stays_a_name(helm: Any) -> None:
+    on = ("--set", "networkPolicy.enabled=true,prometheus.enabled=true,replicaCount=2")
+    manifests = helm.render(*on, "--set-string", "watchNamespaces={2024,1e3},namespaceOverride=007")
+    assert {m["metadata"].get("namespace") for m in manifests} - {None} == {"2024", "1e3", "007"}
+    subjects = [subject for m in manifests for subject in m.get("subjects", [])]
+    assert {subject["namespace"] for subject in subjects} == {"007"}
 
 
 @pytest.mark.gitops("A20")

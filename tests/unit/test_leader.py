@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,8 @@ class Store:
     leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 0
     writes: int = 0
+    hangs_until: float = 0.0
+    luck: random.Random = field(default_factory=lambda: random.Random(0))
 
     def put(self, namespace: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         there = self.leases.get(namespace)
@@ -57,6 +60,9 @@ class Client:
         await asyncio.sleep(self.latency)
         if self.is_cut:
             raise ApiException(status=503, reason="cut off")
+        hangs = self.store.hangs_until - asyncio.get_running_loop().time()
+        if hangs > 0:
+            await asyncio.sleep(hangs + self.store.luck.uniform(0, 0.5))
 
     async def get(self, namespace: str) -> l.Lease | None:
         await self._wait()
@@ -186,6 +192,29 @@ def test_a_slow_api_server_takes_nobodys_part_away() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(
+    "namespaces", [pytest.param((), id="both for the whole cluster"), pytest.param(("x",), id="one for its namespace")]
+)
+def test_requests_that_hang_and_arrive_in_the_end_do_not_make_two(namespaces: tuple[str, ...]) -> None:
+    """The API server hangs for 10 to 30 s and then carries out what had been sent: renewals that somebody took for missed."""
+
+    async def story(seed: int) -> None:
+        luck = random.Random(seed)
+        store = Store(luck=luck)
+        wide = Operator(store, "sys/op", "a")
+        await asyncio.sleep(luck.uniform(3, 13))
+        other = Operator(store, "team/op", "a", namespaces)
+        await asyncio.sleep(luck.uniform(25, 60))
+        store.hangs_until = asyncio.get_running_loop().time() + luck.uniform(10, 30)
+        for _ in range(600):
+            await asyncio.sleep(0.1)
+            assert not (wide.serves("x") and other.serves("x"))
+        assert wide.serves("x") or other.serves("x")
+
+    for seed in range(60):
+        run(lambda seed=seed: story(seed))  # type: ignore[misc]
+
+
 def test_a_second_installation_for_the_whole_cluster_stands_aside_and_is_named() -> None:
     async def story() -> None:
         store = Store()
@@ -199,6 +228,28 @@ def test_a_second_installation_for_the_whole_cluster_stands_aside_and_is_named()
         assert first.leader.rival("x") == "two/op", "still there"
         second.kill()
         await until(lambda: first.leader.rival("x") == "", 90)
+
+    run(story)
+
+
+@pytest.mark.parametrize("pod", ["a", "b"], ids=["its container is started again", "another Pod takes over"])
+def test_the_note_of_an_installation_that_is_long_gone_is_not_believed_after_a_restart(pod: str) -> None:
+    async def story() -> None:
+        store = Store()
+        first = Operator(store, "one/op", "a")
+        await until(lambda: first.serves("x"), 30)
+        gone = Operator(store, "two/op", "a")
+        await until(lambda: first.leader.rival("x") == "two/op", 30)
+        gone.kill()
+        await until(lambda: first.leader.rival("x") == "", 90)
+        first.kill()
+        again = Operator(store, "one/op", pod)
+        for _ in range(240):
+            await asyncio.sleep(0.5)
+            assert again.leader.rival("x") == ""
+        assert again.serves("x")
+        Operator(store, "two/op", "a")
+        await until(lambda: again.leader.rival("x") == "two/op", 30)
 
     run(story)
 
@@ -244,6 +295,27 @@ def test_two_installations_for_one_namespace_share_what_they_do_not_have_in_comm
         assert one.leader.rival("x") == ""
 
     run(story)
+
+
+def test_an_operator_of_its_own_namespace_keeps_one_of_the_whole_cluster_out_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Both need the Lease of one namespace."""
+
+    async def story() -> None:
+        store = Store()
+        own = Operator(store, "sys/own", "a", ("sys",))
+        await until(lambda: own.serves("sys"), 30)
+        wide = Operator(store, "sys/wide", "a")
+        await asyncio.sleep(60)
+        assert not wide.serves("x")
+        await own.stop()
+        await until(lambda: wide.serves("x") and wide.serves("sys"), 30)
+
+    run(story)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("sys/own acts for namespace sys, ")
+    assert "acts nowhere; install it in another namespace" in line
 
 
 def test_only_the_holder_writes_and_no_more_than_it_must() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 
 from gemma_operator.cluster import Refused
 from gemma_operator.reconcile import ROUTING_SECONDS, Reconciler
@@ -197,3 +198,21 @@ async def test_routes_that_may_not_be_read_are_told() -> None:
     await of.settle()
     assert routing(of) == "False RefusedByApiServer"
     assert ("Service", "ns", "chat") in of.cluster.objects
+
+
+@pytest.mark.parametrize("http_status", [409, 429, 503])
+async def test_a_busy_api_server_turns_no_condition(http_status: int) -> None:
+    of = world()
+    of.edit(routing=ROUTING)
+    await of.settle()
+    accept(of)
+    await of.settle()
+
+    async def busy(*_: str) -> Any:
+        raise ApiException(status=http_status, reason="busy")
+
+    of.cluster.list_served = busy  # type: ignore[method-assign]
+    before = of.status
+    with pytest.raises(ApiException):
+        await of.reconcile()
+    assert of.status == before

@@ -66,6 +66,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- fail (printf "metrics.prometheusUrl is %q although prometheus.enabled is true: the operator reads one Prometheus. Set prometheus.enabled=false to use your own, or leave metrics.prometheusUrl empty to use the embedded one." .) -}}
 {{- end -}}
 http://{{ include "gemma-operator.prometheusName" . }}.{{ include "gemma-operator.namespace" . }}.svc:9090
+{{- else if and (eq .Values.metrics.source "prometheus") (not .Values.metrics.prometheusUrl) -}}
+{{- fail "metrics.source is \"prometheus\" and no Prometheus is named: set metrics.prometheusUrl, set prometheus.enabled=true for the embedded one, or leave metrics.source empty." -}}
 {{- else -}}
 {{- .Values.metrics.prometheusUrl -}}
 {{- end -}}
@@ -95,7 +97,7 @@ kind: {{ $scope }}Role
 metadata:
   name: {{ $args.name }}
   {{- with $namespace }}
-  namespace: {{ . }}
+  namespace: {{ . | quote }}
   {{- end }}
   labels:
     {{- include "gemma-operator.labels" (list $args.root $args.component) | nindent 4 }}
@@ -110,7 +112,7 @@ kind: {{ $scope }}RoleBinding
 metadata:
   name: {{ $args.name }}
   {{- with $namespace }}
-  namespace: {{ . }}
+  namespace: {{ . | quote }}
   {{- end }}
   labels:
     {{- include "gemma-operator.labels" (list $args.root $args.component) | nindent 4 }}
@@ -121,7 +123,7 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ $args.serviceAccount }}
-    namespace: {{ include "gemma-operator.namespace" $args.root }}
+    namespace: {{ include "gemma-operator.namespace" $args.root | quote }}
 {{- end }}
 {{- end }}
 
