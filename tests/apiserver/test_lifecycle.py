@@ -319,3 +319,24 @@ def test_the_operator_was_never_forbidden_anything(operator: Operator, plane: Co
     """With only the chart's rights. A namespace that is being deleted takes no Events, which is no matter of rights."""
     denied = [e for e in audit(plane.audit_log, OPERATOR_USER) if e["responseStatus"]["code"] == 403]
     assert [e["requestURI"] for e in denied if "being terminated" not in e["responseStatus"].get("message", "")] == []
+
+
+def test_a_replace_of_the_object_in_git_makes_nothing_anew(kube: Kube, operator: Operator) -> None:
+    """Its annotations and whatever a tool had added are gone then."""
+    kube.apply(serving())
+    await_children(kube, "demo-interactive", "demo-batch")
+    kube.run("annotate", "gsv", "demo", "tool.example.com/added=1")
+    kinds = ("deployment", "service", "poddisruptionbudget")
+
+    def made() -> dict[str, tuple[str, int]]:
+        found = [child for kind in kinds for child in kube.list(kind)]
+        return {
+            f"{c['kind']}/{c['metadata']['name']}": (c["metadata"]["uid"], c["metadata"].get("generation", 0))
+            for c in found
+        }
+
+    eventually("the scaler has taken over", lambda: len(made()) >= 6)
+    before, seen = made(), reconciles(operator)
+    kube.run("replace", "-f", "-", stdin=json.dumps(serving()))
+    eventually("it was looked at again", lambda: reconciles(operator) > seen + 3)
+    assert made() == before

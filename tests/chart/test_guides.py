@@ -106,3 +106,24 @@ def test_the_flux_example_puts_the_operator_first(helm: Any, tmp_path: Path) -> 
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(release["values"]))
     assert "Deployment" in helm.ok("template", "gemma-operator", chart, "--values", values)
+
+
+def test_the_commands_of_the_upgrade_and_routing_guides_run(cluster: Kube, helm: Helm) -> None:  # noqa: F811
+    here = Kube(cluster.kubeconfig, "default")
+    helm.on(cluster).ok("install", "gemma-operator", CHART, "--namespace", SYSTEM, "--create-namespace")
+    await_crd(cluster)
+    here.run("apply", "-f", str(ROOT / "examples" / "gemma4-e4b.yaml"))
+    guide = [*commands(ROOT / "docs" / "upgrade.md"), *commands(ROOT / "docs" / "routing.md")]
+    waits = [command for command in guide if command.startswith("kubectl wait")]
+    assert [command.split()[2] for command in waits] == ["--for=condition=RoutingReady"], (
+        "needs a gateway: apiserver/test_routing"
+    )
+    said = {command: type_in(here, command).stdout for command in guide if command not in waits}
+    assert len(said) == 5
+    (columns,) = [text for command, text in said.items() if "custom-columns" in command]
+    assert columns.splitlines()[1].split()[:2] == ["default", "gemma4-e4b"]
+    changed = here.get("gsv", "gemma4-e4b")
+    assert changed
+    assert changed["spec"]["rollout"]["adopt"] == "v0.33"
+    assert "httproutes" in str(cluster.list("clusterrole", "app.kubernetes.io/part-of=gemma-serving"))
+    here.run("delete", "gsv", "--all")

@@ -49,9 +49,11 @@ OPERATOR_RIGHTS = {
     ("", "configmaps", "get"),
     ("", "pods/log", "get"),
     ("", "events", "create"),
-    *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "update")),
+    *(("coordination.k8s.io", "leases", verb) for verb in ("get", "update")),
 }
 CREATE_LEASES = ("coordination.k8s.io", "leases", "create")
+# Of other operators, which one for the whole cluster has to know.
+LIST_LEASES = ("coordination.k8s.io", "leases", "list")
 ROUTES = (("gateway.networking.k8s.io", "httproutes"), ("inference.networking.k8s.io", "inferencepools"))
 ROUTING_RIGHTS = {(*kind, verb) for kind in ROUTES for verb in (*READ, "create", "patch", "delete")}
 CRD_RIGHTS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in READ}
@@ -60,7 +62,7 @@ CRD_RIGHTS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for ve
 @pytest.mark.gitops("A14")
 def test_rights_in_the_whole_cluster_are_exactly_those_needed(helm: Any) -> None:
     manifests = helm.render(values="cluster")
-    assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | CRD_RIGHTS
+    assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | CRD_RIGHTS | {LIST_LEASES}
     assert granted(manifests, "r-gemma-operator-lease") == {CREATE_LEASES}
     assert helm.one("Role", "r-gemma-operator-lease", values="cluster")["metadata"]["namespace"] == "system"
     assert granted(manifests, "r-gemma-operator-prometheus") == {("", "pods", verb) for verb in READ}
