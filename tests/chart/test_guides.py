@@ -25,8 +25,8 @@ EXAMPLE = {
 
 def commands(path: Path) -> list[str]:
     """What the fenced blocks of a document say to type, a command per line."""
-    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
-    text = "".join(blocks).replace("\\\n", " ")
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    text = "".join(block for language, block in fenced if language in ("", "sh")).replace("\\\n", " ")
     return [line.strip() for line in text.splitlines() if line.startswith(("helm ", "kubectl "))]
 
 

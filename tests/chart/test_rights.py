@@ -84,7 +84,8 @@ def test_namespaced_rights_are_the_same_less_the_crds(helm: Any) -> None:
 def test_rights_to_routes_come_with_routing_alone(helm: Any) -> None:
     on = ("--set", "routing.enabled=true")
     assert (
-        granted(helm.render(*on, values="cluster"), "r-gemma-operator") == OPERATOR_RIGHTS | CRD_RIGHTS | ROUTING_RIGHTS
+        granted(helm.render(*on, values="cluster"), "r-gemma-operator")
+        == OPERATOR_RIGHTS | CRD_RIGHTS | {LIST_LEASES} | ROUTING_RIGHTS
     )
     manifests = helm.render(*on, values="namespaced")
     assert granted(manifests, "r-gemma-operator") == OPERATOR_RIGHTS | ROUTING_RIGHTS | {CREATE_LEASES}
