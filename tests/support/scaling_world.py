@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from gemma_operator.api.serving import GemmaServing
+from gemma_operator.metrics.client import Access, PrometheusClient
+from gemma_operator.metrics.prometheus import PrometheusSource
+from gemma_operator.metrics.queries import Queries
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
 from gemma_operator.pods import EnginePod
 from gemma_operator.scaler import Scaler
+from gemma_operator.scaling.counters import Reading
 from gemma_operator.scaling.decision import Decision
 from gemma_operator.scaling_status import PoolScaling
 from gemma_operator.settings import read_settings
@@ -138,3 +143,17 @@ class World:
         pool = self.scaler._servings[KEY].pools["interactive"]
         assert pool.decision
         return pool.decision
+
+
+class Switch:
+    """A source that a test can change while it runs."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.use(url)
+
+    def use(self, url: str, timeout: float = 5) -> None:
+        self.real = PrometheusSource(PrometheusClient(Access(url), timeout))
+
+    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
+        return self.real.read(now, engines, queries)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.support.scaling_world import Switch, World
+from tests.support.scripted_prometheus import ScriptedPrometheus, scripted_prometheus
 
 
 @pytest.fixture
@@ -22,3 +26,14 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KUBECONFIG", str(path))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     return path
+
+
+@pytest.fixture
+def prometheus() -> Iterator[ScriptedPrometheus]:
+    with scripted_prometheus() as server:
+        yield server
+
+
+@pytest.fixture
+def world(prometheus: ScriptedPrometheus) -> World:
+    return World(prometheus, Switch(prometheus.url), engines=4, minimum=2, maximum=8)

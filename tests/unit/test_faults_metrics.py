@@ -5,27 +5,20 @@ Whatever happens: never below the minimum, never above the maximum, no scale-dow
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from gemma_operator.metrics.client import Access, PrometheusClient
-from gemma_operator.metrics.prometheus import PrometheusSource
-from gemma_operator.metrics.queries import Queries
-from gemma_operator.scaling.counters import Missing, MissingReason, Reading
-from gemma_operator.scaling.decision import Kind
+from gemma_operator.scaling.counters import MissingReason
 from gemma_operator.scaling.observation import Metrics
-from tests.support.scaling_world import KEY, START, TICK, World
+from tests.support.scaling_world import START, TICK, World
 from tests.support.scripted_prometheus import (
     Reply,
     ScriptedEngine,
-    ScriptedPrometheus,
     refusal,
-    scripted_prometheus,
     seen_twice,
     success,
 )
@@ -35,31 +28,6 @@ WINDOW_TICKS = 4
 TEN_MINUTES = 40
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 BUCKET = "vllm:time_to_first_token_seconds_bucket"
-
-
-class Switch:
-    """A source that a test can change while it runs."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.use(url)
-
-    def use(self, url: str, timeout: float = 5) -> None:
-        self.real = PrometheusSource(PrometheusClient(Access(url), timeout))
-
-    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
-        return self.real.read(now, engines, queries)
-
-
-@pytest.fixture
-def prometheus() -> Iterator[ScriptedPrometheus]:
-    with scripted_prometheus() as server:
-        yield server
-
-
-@pytest.fixture
-def world(prometheus: ScriptedPrometheus) -> World:
-    return World(prometheus, Switch(prometheus.url), engines=4, minimum=2, maximum=8)
 
 
 def each(**changes: Any) -> Callable[[list[ScriptedEngine]], list[ScriptedEngine]]:
@@ -319,95 +287,3 @@ async def test_a_source_that_hangs_is_not_asked_twice(world: World, monkeypatch:
     await world.tick(2 * WINDOW_TICKS)
     assert world.decision.metrics is Metrics.FULL
     check(world)
-
-
-async def test_below_the_minimum_without_metrics(world: World) -> None:
-    begin(world, "503")
-    world.desired = 1
-    await world.tick()
-    assert world.desired == world.minimum
-
-
-async def test_above_the_maximum_without_metrics(world: World) -> None:
-    begin(world, "503")
-    world.desired = 20
-    await world.tick()
-    assert world.desired == world.maximum
-
-
-async def test_no_gpu_is_free_for_an_hour(world: World) -> None:
-    """Pods that find no node: no more are asked for, nothing is lowered, and it is said."""
-    await world.tick(15)
-    world.most_ready = len(world.ready)
-    world.rate = 120
-    await world.tick(240)
-    check(world)
-    assert world.desired <= 8
-    assert Kind.NO_CAPACITY in {finding.kind for finding in world.decision.findings}
-    peak = world.desired
-    world.most_ready = 1000
-    await world.tick(2 * WINDOW_TICKS)
-    assert world.desired >= peak - 1
-
-
-async def test_pods_that_load_for_a_quarter_of_an_hour_cause_no_more_pods(world: World) -> None:
-    await world.tick(15)
-    world.cold_start = 900
-    world.rate = 45
-    await world.tick(8)
-    asked = world.desired
-    await world.tick(40)
-    assert world.desired <= asked + 1
-    check(world)
-
-
-async def test_a_rollout_lowers_nothing(world: World) -> None:
-    world.rate = 3.0
-    await world.tick(15)
-    size = world.desired
-    world.rolling_out = True
-    await world.tick(TEN_MINUTES)
-    assert world.desired == size
-
-
-@pytest.mark.parametrize("after", [5, 15, 20])
-async def test_an_operator_that_restarts_holds(world: World, after: int) -> None:
-    """Mid-cooldown: the history begins anew, so nothing goes down before a full one."""
-    world.rate = 3.0
-    await world.tick(after)
-    size = world.desired
-    world.restart()
-    await world.tick(20)
-    assert world.desired == size
-    world.rate = 34.0
-    for _ in range(5):
-        world.restart()
-        await world.tick(3)
-    check(world)
-    assert world.desired >= size
-
-
-async def test_another_writer_is_told_and_not_fought_within_the_tick(world: World) -> None:
-    await world.tick(30)
-    for _ in range(4):
-        world.desired = 2
-        world.track()
-        world.track()
-        assert world.known.target is None, "a size that somebody set stays until the next tick"
-        await world.tick(4)
-    assert world.known.contested
-    check(world, since=-1)
-
-
-async def test_after_a_fault_a_scale_down_comes_in_the_end(world: World) -> None:
-    """Holding is not stopping: once a full history is there, what is too much goes."""
-    world.rate = 3.0
-    await world.tick(15)
-    begin(world, "503")
-    await world.tick(TEN_MINUTES)
-    end(world)
-    await world.tick(120)
-    assert world.desired < 4
-    assert math.isclose(world.known.policy.minimum, 2)
-    assert KEY in world.scaler._servings
-    assert not isinstance(world.known.missing, Missing)

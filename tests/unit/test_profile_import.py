@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gemma_operator.api.parse import stored_profile
 from gemma_operator.api.scaling import MeasuredWith
 from gemma_operator.cli import main
-from gemma_operator.planning.errors import ResultError
 from gemma_operator.planning.measured import capacity_profile, point_load
-from gemma_operator.planning.operating import Found, curves, interval, operating_point
+from gemma_operator.planning.operating import interval, operating_point
 from gemma_operator.planning.results import read_results
-from gemma_operator.planning.stages import CLOSED, CONSTANT, POISSON, UNKNOWN, Mix, Process, Stage, share_within
+from gemma_operator.planning.stages import CLOSED, CONSTANT, POISSON, UNKNOWN, Mix, Process
 from gemma_operator.scaling.policy import profile_of
-from gemma_operator.scaling.pool import Slo
 from gemma_operator.scaling.profile import DEFAULT_PROFILE
-
-DATA = Path(__file__).parent / "data/loadtests"
-GUIDELLM, INFERENCE_PERF = DATA / "guidellm", DATA / "inference-perf"
-SLO = Slo(95, 0.3)
-
-
-def found_in(*paths: Path, slo: Slo = SLO) -> list[Found]:
-    points = [operating_point(curve, slo) for curve in curves(read_results(paths, slo))]
-    return [point for point in points if point]
-
-
-def only(*paths: Path, slo: Slo = SLO) -> Found:
-    (point,) = found_in(*paths, slo=slo)
-    return point
-
-
-def stage(rate: float, ttft: float, requests: int = 2000, share: float | None = None, **more: Any) -> Stage:
-    """A Poisson stage; by default 96 % hold where the percentile does, else 80 %."""
-    share = share if share is not None else (0.96 if ttft <= 0.3 else 0.8)
-    given: dict[str, Any] = {"achieved": rate, "process": POISSON, **more}
-    return Stage(rate, given.pop("achieved"), requests, share * requests, ttft, **given)
-
-
-def judge(*stages: Stage) -> Found:
-    point = operating_point(stages, SLO)
-    assert point is not None
-    return point
-
-
-# --- rule 1: the tool by its shape, a folder's stages by rate, units by what the tool says ---
+from tests.support.loadtests import (
+    GUIDELLM,
+    INFERENCE_PERF,
+    SLO,
+    aiperf,
+    found_in,
+    guidellm,
+    judge,
+    only,
+    poisson,
+    stage,
+    write,
+)
 
 
 def test_guidellm_says_milliseconds():
@@ -82,36 +59,6 @@ def test_stages_of_a_folder_are_sorted_by_rate_not_by_name(tmp_path):
     point = only(tmp_path)
     assert [round(s.requested) for s in point.stages] == [1, 31, 62, 92, 123]
     assert point.measured == pytest.approx(92.19)
-
-
-def aiperf(rate: float, p95: float, unit: str = "ms", **more: Any) -> dict[str, Any]:
-    """A run as aiperf 0.13 writes it (export models of ai-dynamo/aiperf)."""
-    scale = {"ms": 1.0, "s": 1e-3}[unit]
-    ttft = {name: p95 * part * scale for name, part in (("min", 0.5), ("p50", 0.7), ("p90", 0.9), ("p95", 1.0))}
-    return {
-        "schema_version": "1.0",
-        "aiperf_version": "0.13.0",
-        "request_throughput": {"unit": "requests/sec", "avg": rate},
-        "request_count": {"unit": "requests", "avg": 2000.0},
-        "time_to_first_token": {"unit": unit, **ttft, "p99": p95 * scale * 1.1, "max": p95 * scale * 1.2},
-        "input_sequence_length": {"unit": "tokens", "avg": 512.0},
-        "output_sequence_length": {"unit": "tokens", "avg": 100.0},
-        "input_config": {
-            "models": {"items": [{"name": "google/gemma-4-E4B-it"}]},
-            "phases": [
-                {"name": "warmup", "type": "concurrency"},
-                {"name": "profiling", "type": "poisson", "rate": rate},
-            ],
-        },
-        **more,
-    }
-
-
-def write(folder: Path, *documents: Any, name: str = "profile_export_aiperf.json") -> Path:
-    for number, document in enumerate(documents):
-        (folder / str(number)).mkdir(exist_ok=True)
-        (folder / str(number) / name).write_text(json.dumps(document))
-    return folder
 
 
 @pytest.mark.parametrize("unit", ["ms", "s"])
@@ -347,129 +294,6 @@ def test_nothing_that_holds_is_an_upper_bound(capsys):
     assert shown.out == ""
 
 
-# --- rule 10: nulls, and what isn't streaming ---
-
-
-def guidellm(name: Callable[[], str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((GUIDELLM / f"{name()}.json").read_text())
-    return found
-
-
-def poisson() -> str:
-    return "poisson_text_clean"
-
-
-def without(document: dict[str, Any], path: str, value: Any = None) -> dict[str, Any]:
-    """A copy with another value at a dotted path; digits are list indices."""
-    made = copy.deepcopy(document)
-    *parts, last = path.split(".")
-    at: Any = made
-    for part in parts:
-        at = at[int(part) if part.isdigit() else part]
-    at[last] = value
-    return made
-
-
-P95 = "benchmarks.0.metrics.time_to_first_token_ms.successful.percentiles"
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        ("benchmarks", [], "holds no benchmark"),
-        ("benchmarks", [{"type_": "other"}], "holds no benchmark"),
-        ("benchmarks", [{"config": {"strategy": {"type_": "throughput"}}}], "holds only throughput benchmarks"),
-        ("metadata.version", 1, "guidellm before 0.7"),
-        ("benchmarks.0.metrics.time_to_first_token_ms", None, "has no TTFT: run the test with streaming"),
-        (P95, {"p50": 1.0, "p90": 2.0}, None),
-        (P95, dict.fromkeys(("p50", "p95"), 0.0), "has no TTFT"),
-        (P95, {"p95": float("nan")}, "has no TTFT"),
-        (P95, {"p95": -5}, "is -5, which can't be"),
-    ],
-)
-def test_guidellm_results_that_lack_something(tmp_path, path, value, said):
-    document = without(guidellm(poisson), path, value)
-    if said is None:
-        document["benchmarks"][0]["metrics"]["time_to_first_token_ms"]["successful"]["max"] = None
-        said = "no percentile of TTFT as high as the SLO's 95th"
-    (tmp_path / "result.json").write_text(json.dumps(document))  # NaN as Python writes it
-    with pytest.raises(ResultError, match=said):
-        read_results([tmp_path / "result.json"], SLO)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        ("successes.latency.time_to_first_token", None, "run the test with streaming"),
-        ("successes.latency.time_to_first_token", {"median": 0.1}, "set report.request_lifecycle.percentiles"),
-        ("load_summary", {}, "no load_summary.requested_rate"),
-    ],
-)
-def test_inference_perf_results_that_lack_something(tmp_path, path, value, said):
-    document = json.loads((INFERENCE_PERF / "vllm/stage_1_lifecycle_metrics.json").read_text())
-    document["successes"]["throughput"] = {}
-    (tmp_path / "stage_0_lifecycle_metrics.json").write_text(json.dumps(without(document, path, value)))
-    with pytest.raises(ResultError, match=said):
-        read_results([tmp_path], SLO)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"time_to_first_token": None}, "run the test with --streaming"),
-        ({"time_to_first_token": {"unit": "parsec", "p95": 1}}, "unit 'parsec', known are ms"),
-        ({"time_to_first_token": {"unit": "ms", "p50": 1}}, "no percentile of TTFT as high"),
-        ({"per_combination_metrics": []}, "holds no combination"),
-        ({"per_combination_metrics": [{"parameters": {}, "metrics": {}}]}, "has no time_to_first_token_p95"),
-    ],
-)
-def test_aiperf_results_that_lack_something(tmp_path, changes, said):
-    with pytest.raises(ResultError, match=said):
-        read_results([write(tmp_path, aiperf(10, 100, **changes))], SLO)
-
-
-# --- rules 11 and 12 ---
-
-
-def test_streams_become_a_rate_by_what_was_measured(tmp_path):
-    document = guidellm(poisson)
-    for benchmark in document["benchmarks"]:
-        benchmark["config"]["strategy"] = {"type_": "concurrent", "streams": 64, "rate": 64}
-    (tmp_path / "result.json").write_text(json.dumps(document))
-    stages = read_results([tmp_path / "result.json"], SLO)
-    assert [s.process for s in stages] == [CLOSED] * 6
-    assert [round(s.requested, 2) for s in stages] == [2.17, 4.44, 5.33, 6.11, 7.94, 8.94]
-
-
-def test_csv_is_not_read(tmp_path):
-    (tmp_path / "benchmarks.csv").write_text("a,b\n")
-    with pytest.raises(ResultError, match="give the JSON"):
-        read_results([tmp_path / "benchmarks.csv"], SLO)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("gone.json", None, "can't be read: No such file"),
-        ("x.json", "{", "is no JSON"),
-        ("x.json", "[" * 10_000, "is no JSON"),
-        ("x.yaml", "a: [", "is no YAML"),
-        ("x.json", "[]", "is no result of guidellm"),
-        ("summary_lifecycle_metrics.json", "{}", "is the sum over all rates"),
-    ],
-)
-def test_files_that_are_none_are_refused(tmp_path, name, text, said):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(ResultError, match=said):
-        read_results([tmp_path / name], SLO)
-
-
-def test_a_file_given_twice_counts_once():
-    path = GUIDELLM / "poisson_text_clean.json"
-    assert len(read_results([path, path.parent / "." / path.name], SLO)) == 6
-
-
 # --- what comes out ---
 
 
@@ -562,74 +386,3 @@ def test_results_without_a_usable_stage_are_one_clear_line(tmp_path, capsys):
 
 
 # --- generated ---
-
-RATES = st.lists(
-    st.tuples(st.floats(0.1, 500), st.floats(0.001, 60), st.integers(0, 5000), st.floats(0, 1)), min_size=1, max_size=12
-)
-
-
-@settings(max_examples=300)
-@given(RATES, st.sampled_from([POISSON, CONSTANT, CLOSED, UNKNOWN, Process("gamma", 3.0)]))
-def test_any_curve_has_an_answer_within_what_was_tested(rows, process):
-    stages = [stage(rate, ttft, requests, share, process=process) for rate, ttft, requests, share in rows]
-    point = operating_point(stages, SLO)
-    if point is None:
-        assert all(requests == 0 for _, _, requests, _ in rows)
-        return
-    assert interval(point)
-    if point.rate is not None:
-        assert 0 <= point.rate <= (point.measured or 0) * (1 + 1e-9) <= point.tested[1] * (1 + 1e-9)
-    if point.holds is not None and point.breaks is not None:
-        assert point.tested[0] <= point.holds <= point.tested[1]
-
-
-@settings(max_examples=300)
-@given(st.dictionaries(st.floats(0, 1), st.floats(0, 10), max_size=8))
-def test_a_share_is_a_share(percentiles):
-    try:
-        assert 0 <= share_within(percentiles, SLO) <= 1
-    except ValueError as error:
-        assert "no percentile" in str(error)  # noqa: PT017
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    keys = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
-    return [path, *(found for key, value in keys for found in paths_of(value, (*path, key)))]
-
-
-SEEDS = [
-    guidellm(poisson),
-    json.loads((INFERENCE_PERF / "video/stage_3_lifecycle_metrics.json").read_text()),
-    aiperf(10, 100),
-    {
-        "per_combination_metrics": [
-            {"parameters": {"rate": 3}, "metrics": {"time_to_first_token": {"mean": 3, "unit": "ms"}}}
-        ]
-    },
-]
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_broken_results_are_stages_or_one_clear_error(tmp_path_factory, data):
-    """Any part of a real result replaced by anything."""
-    document = copy.deepcopy(data.draw(st.sampled_from(SEEDS)))
-    path = data.draw(st.sampled_from([path for path in paths_of(document) if path]))
-    at: Any = document
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = data.draw(JSON)
-    file = tmp_path_factory.mktemp("fuzz") / "result.json"
-    file.write_text(json.dumps(document))
-    try:
-        for curve in curves(read_results([file], SLO)):
-            operating_point(curve, SLO)
-    except ResultError as error:
-        assert "result.json" in str(error)  # noqa: PT017

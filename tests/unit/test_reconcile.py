@@ -11,7 +11,7 @@ from gemma_operator.desired.names import selector
 from gemma_operator.metrics.engines import EngineSource
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
-from gemma_operator.reconcile import REFUSED_RETRY_SECONDS, STARTING_SECONDS, Reconciler, _any_ready, _events, _targets
+from gemma_operator.reconcile import REFUSED_RETRY_SECONDS, STARTING_SECONDS, Reconciler, _any_ready, _targets
 from gemma_operator.scaler import Scaler
 from gemma_operator.scaling.pool import Policy
 from gemma_operator.scaling_status import PoolScaling
@@ -373,41 +373,6 @@ def test_a_target_is_the_decision_else_what_is_there_within_the_bounds(
 )
 def test_whether_the_last_good_state_answers(states: dict[str, PoolState], answers: bool) -> None:
     assert _any_ready(states) is answers
-
-
-OTHERS = ("MetricsAvailable", "CapacityAvailable", "ScalingSound", "UpdateAvailable", "SoleOperator")
-
-
-def told(
-    ready: str, stalled: str = "False", slo: str = "Unknown", desired: int = 1, why: str = "too slow"
-) -> dict[str, Any]:
-    statuses = {"Ready": ready, "Stalled": stalled, "SLOMet": slo, **dict.fromkeys(OTHERS, "Unknown")}
-    rows = [{"type": kind, "status": value, "reason": "R", "message": "m"} for kind, value in statuses.items()]
-    decision = {"replicas": desired, "reason": "SloMissed", "message": why}
-    return {"conditions": rows, "pools": {"interactive": {"desired": desired, "lastDecision": decision}}}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "events"),
-    [
-        ({}, told("False"), []),
-        ({}, told("False", "True"), [("Warning", "R", "Stalled is True: m")]),
-        (told("False"), told("True"), [("Normal", "R", "Ready is True: m")]),
-        (told("True"), told("False"), [("Warning", "R", "Ready is False: m")]),
-        (told("True", "True"), told("True"), []),
-        (told("True"), told("True", slo="False"), [("Warning", "R", "SLOMet is False: m")]),
-        (told("True", slo="False"), told("True"), []),
-        (told("True"), told("True"), []),
-        (told("True"), told("True", desired=3), [("Normal", "Scaled", "pool interactive: 1 -> 3 replicas")]),
-        (
-            told("True"),
-            told("True", desired=3, why="1 -> 3 replicas: too slow"),
-            [("Normal", "Scaled", "pool interactive: 1 -> 3 replicas: too slow")],
-        ),
-    ],
-)
-def test_an_event_for_each_turn_and_none_for_standing_still(old: Any, new: Any, events: list[Any]) -> None:
-    assert _events(old, new) == events
 
 
 async def test_a_refusal_is_looked_at_again_soon_and_an_accepted_serving_at_leisure() -> None:
