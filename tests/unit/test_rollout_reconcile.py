@@ -13,7 +13,8 @@ from gemma_operator.rollout import REVISION, Waiting
 from gemma_operator.settings import read_settings
 from gemma_operator.status import status
 from tests.unit.builders import deployment, serving
-from tests.unit.test_reconcile import KEY, World, told
+from tests.unit.test_events import told
+from tests.unit.test_reconcile import KEY, World
 from tests.unit.test_rollout import engine_pod, newer_build
 
 FIXED: Any = {"interactive": {"replicas": {"min": 2}}, "batch": {}}
