@@ -336,6 +336,10 @@ def test_a_replace_of_the_object_in_git_makes_nothing_anew(kube: Kube, operator:
         }
 
     eventually("the scaler has taken over", lambda: len(made()) >= 6)
+    found = kube.get("gsv", "demo")
+    assert found
+    ours = [f for f in found["metadata"]["managedFields"] if f["manager"].startswith("gemma-operator")]
+    assert [set(f["fieldsV1"]) for f in ours] == [{"f:status"}], "the operator writes no spec, no label, no annotation"
     before, seen = made(), reconciles(operator)
     kube.run("replace", "-f", "-", stdin=json.dumps(serving()))
     eventually("it was looked at again", lambda: reconciles(operator) > seen + 3)

@@ -41,3 +41,13 @@ def test_each_row_names_tests_that_exist_or_a_reason(row: str) -> None:
 
 def test_the_page_is_made_of_the_table() -> None:
     assert PAGE.read_text() == page(ROWS, places()), "run `make generate`"
+
+
+CHECKLIST = {"B": 5, "C": 16, "D": 9, "E": 6, "F": 4}
+
+
+def test_every_point_of_the_gitops_checklist_is_held_by_tests_that_exist() -> None:
+    rows: dict[str, list[str]] = tomllib.loads((TABLE.parent / "gitops.toml").read_text())
+    assert list(rows) == [f"{part}{number + 1}" for part, count in CHECKLIST.items() for number in range(count)]
+    assert [name for names in rows.values() for name in names if name not in places()] == []
+    assert all(rows.values())
