@@ -229,7 +229,7 @@ class Cluster:
         )
 
     def _resource(self, kind: str) -> Any:
-        group, version, plural = {**KINDS, **OPTIONAL}[kind]
+        group, version, plural = KINDS.get(kind) or OPTIONAL[kind]
         status = {"status": {"kind": kind, "name": f"{plural}/status", "namespaced": True}}
         return Resource(
             "apis" if group else "api",

@@ -8,18 +8,13 @@ from typing import Any
 import kopf
 
 from gemma_operator.api.serving import GROUP, PLURAL, VERSION
-from gemma_operator.cluster import OPTIONAL
+from gemma_operator.cluster import KINDS, OPTIONAL
+from gemma_operator.desired import CHILD_KINDS
 from gemma_operator.desired.names import MANAGED_BY, MANAGER, SELECT_OURS, SERVING
 from gemma_operator.settings import Settings
 from gemma_operator.workqueue import WorkQueue
 
-CHILDREN = (
-    ("apps", "v1", "deployments"),
-    ("", "v1", "services"),
-    ("policy", "v1", "poddisruptionbudgets"),
-    ("", "v1", "persistentvolumeclaims"),
-    ("", "v1", "pods"),
-)
+CHILDREN = tuple(KINDS[kind] for kind in (*CHILD_KINDS, "Pod"))
 # A worker that has not come to a due key for this long (seconds) is taken for dead.
 STUCK_SECONDS = 120
 

@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError
 
 from gemma_operator import lease as l
 from gemma_operator import telemetry
+from gemma_operator.cluster import said
 from gemma_operator.lease import Identity, Sight, StoodDown
 from gemma_operator.workqueue import Key, WorkQueue
 
@@ -249,10 +250,10 @@ class Leader:
         if noted is not None:
             return
         if self._scope == "Cluster" and place == self._home and l.scope(lease) == "Namespace":
-            said = "%s acts for %s, by the Lease that this operator needs for the whole cluster: it acts nowhere; install it in another namespace"
+            text = "%s acts for %s, by the Lease that this operator needs for the whole cluster: it acts nowhere; install it in another namespace"
         else:
-            said = "%s acts for %s: this operator stands aside there; uninstall one of the two, or give them different watchNamespaces"
-        log.warning(said, other, "the whole cluster" if l.scope(lease) == "Cluster" else f"namespace {place}")
+            text = "%s acts for %s: this operator stands aside there; uninstall one of the two, or give them different watchNamespaces"
+        log.warning(text, other, "the whole cluster" if l.scope(lease) == "Cluster" else f"namespace {place}")
 
     async def _look_around_for_ever(self, on_change: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -332,9 +333,4 @@ class Gate:
 
 
 def _said(error: Exception) -> str:
-    if isinstance(error, ApiException):
-        try:
-            return str(json.loads(error.body)["message"])
-        except (ValueError, KeyError, TypeError):
-            return f"{error.status} {error.reason}"
-    return " ".join(str(error).split())[:200]
+    return said(error) if isinstance(error, ApiException) else " ".join(str(error).split())[:200]

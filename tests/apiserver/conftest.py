@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.kube import Kube, condition, eventually
+from tests.support.kube import Kube, condition, eventually, namespace_of
 from tests.support.operator import Operator, account_kubeconfig
 from tools.cluster import binaries
 from tools.cluster.control_plane import ControlPlane
@@ -68,11 +68,8 @@ def kubeconfig_of(admin: Kube, account: str, folder: Path) -> Path:
 @pytest.fixture
 def kube(admin: Kube, request: pytest.FixtureRequest) -> Iterator[Kube]:
     """kubectl in a namespace of the test's own."""
-    name = f"t-{abs(hash(request.node.nodeid)) % 10**8}"
-    admin.run("create", "namespace", name)
-    yield Kube(admin.kubeconfig, name)
-    Kube(admin.kubeconfig, name).run("delete", "gsv", "--all", "--wait=false")
-    admin.run("delete", "namespace", name, "--wait=false")
+    with namespace_of(admin, request.node.nodeid) as own:
+        yield own
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.kube import Kube, condition, eventually
+from tests.support.kube import Kube, condition, eventually, namespace_of
 from tests.support.operator import Operator, account_kubeconfig
 from tools.cluster.binaries import ensure_one
 from tools.cluster.control_plane import ControlPlane
@@ -170,11 +170,8 @@ def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture
 def kube(installed: Kube, request: pytest.FixtureRequest) -> Iterator[Kube]:
     """kubectl in a namespace of the test's own."""
-    name = f"t-{abs(hash(request.node.nodeid)) % 10**8}"
-    installed.run("create", "namespace", name)
-    yield Kube(installed.kubeconfig, name)
-    Kube(installed.kubeconfig, name).run("delete", "gsv", "--all", "--wait=false")
-    installed.run("delete", "namespace", name, "--wait=false")
+    with namespace_of(installed, request.node.nodeid) as own:
+        yield own
 
 
 def await_crd(kube: Kube) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,6 +56,16 @@ class Kube:
         """Objects of a kind."""
         found = json.loads(self.run("get", kind, "-l", selector, "-o", "json").stdout)
         return list(found["items"])
+
+
+@contextmanager
+def namespace_of(kube: Kube, test: str) -> Iterator[Kube]:
+    """kubectl in a namespace made for one test, by its id; what is left in it goes afterwards."""
+    own = Kube(kube.kubeconfig, f"t-{abs(hash(test)) % 10**8}")
+    kube.run("create", "namespace", own.namespace)
+    yield own
+    own.run("delete", "gsv", "--all", "--wait=false")
+    kube.run("delete", "namespace", own.namespace, "--wait=false")
 
 
 def condition(obj: dict[str, Any] | None, kind: str) -> dict[str, Any]:
