@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := PYTHONPATH=operator:. $(BIN)/python
 ENGINE ?= standin
-TIERS := unit chart monitoring apiserver node argocd engine plugin demo
+TIERS := unit chart monitoring engine node apiserver plugin argocd demo
 
 .PHONY: help
 help: ## list the targets
@@ -30,7 +30,7 @@ demo-down: setup ## end what `make demo` may have left
 	@$(RUN) -m tools.demo down
 
 .PHONY: test
-test: setup ## all tests, fast tiers first, with each tier's time
+test: setup ## all tests, fast tiers first, two at a time, with each tier's time
 	@$(RUN) -m tools.tiers $(TIERS)
 
 .PHONY: test-%
