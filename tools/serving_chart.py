@@ -66,7 +66,7 @@ def schema() -> dict[str, Any]:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
         "additionalProperties": False,
-        "required": ["spec"],
+        "required": ["labels", "networkPolicy", "spec"],
         "properties": {
             "global": {"type": "object"},
             "name": _NAME,

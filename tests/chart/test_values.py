@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
+
+from tests.chart.conftest import CHART
 
 
 @pytest.mark.gitops("A5")
@@ -46,6 +50,25 @@ import pytest
 def test_wrong_values_are_refused_by_name(helm: Any, settings: str, words: list[str]) -> None:
     message = helm.refusal("--set", settings)
     assert [word for word in words if word not in message] == [], message
+
+
+def test_a_null_is_taken_or_its_key_is_named(helm: Any) -> None:
+    """`metrics:` with nothing behind it drops the key and all its defaults; a template would end in a nil pointer."""
+    unclear = {}
+    for key in keys(yaml.safe_load((CHART / "values.yaml").read_text())):
+        done = helm.run("template", "r", CHART, "--set", f"{key}=null")
+        if done.returncode and not any(
+            word in done.stderr for word in (f"'{key.split('.')[-1]}'", "set one of the two")
+        ):
+            unclear[key] = done.stderr
+    assert unclear == {}
+
+
+def keys(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield above + key
+        if isinstance(value, dict):
+            yield from keys(value, f"{above}{key}.")
 
 
 def test_an_emptied_list_of_namespaces_means_all(helm: Any) -> None:
