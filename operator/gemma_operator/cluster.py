@@ -150,6 +150,24 @@ class Cluster:
         except API_ERRORS as error:
             log.warning("Pod %s/%s could not be marked to go first: %s", namespace, pod, error)
 
+    async def evict(self, namespace: str, pod: str, uid: str) -> str:
+        """Evict the Pod of that UID, unless a PodDisruptionBudget keeps it. Returns why it was not, empty where it is gone."""
+        body = client.V1Eviction(
+            metadata=client.V1ObjectMeta(name=pod, namespace=namespace),
+            delete_options=client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid)),
+        )
+        core = client.CoreV1Api(self._api)
+        try:
+            await self._write(
+                "evict",
+                "Pod",
+                namespace,
+                lambda: core.create_namespaced_pod_eviction(pod, namespace, body, _request_timeout=_TIMEOUT),
+            )
+        except API_ERRORS as error:
+            return said(error)
+        return ""
+
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object; one that is gone already is no error."""
         await self._write(

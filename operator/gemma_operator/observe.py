@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gemma_operator.desired.names import POOL
-from gemma_operator.engine.failures import diagnose, telling_line
+from gemma_operator.engine.failures import diagnose, telling_line, unfit
 from gemma_operator.engine.progress import Marks
 from gemma_operator.pods import EnginePod, engine_pods
 from gemma_operator.rollout import REVISION
@@ -66,7 +66,8 @@ def observe(
     marks: Mapping[str, Marks] = MappingProxyType({}),
     last_words: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, PoolState]:
-    """Pool name -> its state. By Pod name, `marks`: what its log says of its start; `last_words`: the end of the log of an engine that died."""
+    """Pool name -> its state. By Pod name, `marks`: what its log says of its start; `last_words`: the end of the log of an engine
+    that died, or whose probe doesn't pass."""
     by_pool = pods_by_pool(pods)
     states = {}
     for deployment in deployments:
@@ -86,6 +87,17 @@ def died_untold(pod: Object) -> bool:
         if container.get("name") == "engine" and ended.get("exitCode") and ended.get("reason") != "OOMKilled":
             return diagnose(ended.get("message", "")) is None
     return False
+
+
+def is_unfit(pod: Object) -> bool:
+    """True where its engine runs, isn't Ready, and is judged by the plugin's probe, which tells the log why."""
+    containers = [c for c in pod.get("spec", {}).get("containers", []) if c.get("name") == "engine"]
+    commands = [c.get("readinessProbe", {}).get("exec", {}).get("command", []) for c in containers]
+    runs = any(
+        c.get("name") == "engine" and "running" in c.get("state", {}) and not c.get("ready")
+        for c in pod.get("status", {}).get("containerStatuses", [])
+    )
+    return runs and any("gemma_engine.probe" in command for command in commands)
 
 
 def pods_by_pool(pods: Iterable[Object]) -> dict[str, list[Object]]:
@@ -175,18 +187,20 @@ def _container_problem(pod: str, container: Mapping[str, Any], last_words: str) 
             _short(f"Pod {pod} can't start its container: {message or reason}"),
             terminal=True,
         )
-    ended = _ended(container)
-    if not ended or (ended.get("exitCode") == 0 and reason != "CrashLoopBackOff"):
-        return None
+    ended, words = _ended(container), last_words if container.get("name") == "engine" else ""
     # One crash may mend itself by the restart; only a crash that comes again needs a person.
     again = reason == "CrashLoopBackOff" or container.get("restartCount", 0) > 1
+    if (why := unfit(words)) and not (ended and diagnose(words)):
+        return Problem("EngineUnfit", _short(f"Pod {pod} gets no requests: {why}"), terminal=again)
+    if not ended or (ended.get("exitCode") == 0 and reason != "CrashLoopBackOff"):
+        return None
     if ended.get("reason") == "OOMKilled":
         said = (
             f"Pod {pod}: {container.get('name', 'a container')} was killed for using more than its memory "
             "limit; raise resources.limits.memory"
         )
         return Problem("OutOfMemory", said, terminal=again)
-    words = (last_words if container.get("name") == "engine" else "") or ended.get("message", "")
+    words = words or ended.get("message", "")
     code = f"Pod {pod}: {container.get('name', 'a container')} exits with code {ended.get('exitCode')}"
     if known := diagnose(words):
         said = f"{code}: {known.advice}. It said: {telling_line(words)}"

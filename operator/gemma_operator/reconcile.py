@@ -19,7 +19,7 @@ from gemma_operator.desired.names import SERVING, label_value
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.progress import Marks, marks
 from gemma_operator.engine.versions import UnknownVersion
-from gemma_operator.observe import PoolState, died_untold, observe, pods_by_pool, was_restarted
+from gemma_operator.observe import PoolState, died_untold, is_unfit, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
 from gemma_operator.profiles import Profiles
 from gemma_operator.rollout import crowded
@@ -101,6 +101,7 @@ class Reconciler:
                 raise _Leftovers(steps.leftovers)
             if steps.scale:
                 await self._mark(serving.namespace, scaling)
+            await self._restart_hung(body)
             children = [*children, *await self._carry_out(serving, steps)]
             ways = await self._open(serving, want.ways, entries)
         except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
@@ -131,14 +132,15 @@ class Reconciler:
         return found
 
     async def _last_words(self, pods: list[Object]) -> dict[str, str]:
-        """What engines wrote before they died, where the kubelet keeps too little of it to say why; one of each pool."""
+        """The end of the log of engines that died, where the kubelet keeps too little of it to say why, and of those that run and
+        don't get Ready; one of each pool."""
         newest = (alive[0] for alive in pods_by_pool(pods).values())
         return {
             pod["metadata"]["name"]: await self._cluster.last_words(
-                pod["metadata"]["namespace"], pod["metadata"]["name"], was_restarted(pod)
+                pod["metadata"]["namespace"], pod["metadata"]["name"], not is_unfit(pod) and was_restarted(pod)
             )
             for pod in newest
-            if died_untold(pod)
+            if is_unfit(pod) or died_untold(pod)
         }
 
     async def _strangers(
@@ -211,6 +213,17 @@ class Reconciler:
         victims = [pod for known in scaling.values() for pod in known.victims]
         await asyncio.gather(*(self._cluster.go_first(namespace, pod, -int(time.time())) for pod in victims))
 
+    async def _restart_hung(self, body: Object) -> None:
+        """Evict the Pod of an engine that hangs, where the spec asks for it and it is its turn."""
+        namespace, name = key = body["metadata"]["namespace"], body["metadata"]["name"]
+        if hung := self._scaler.to_restart(key):
+            if refusal := await self._cluster.evict(namespace, hung.pod, hung.uid):
+                log.warning("%s/%s: Pod %s hangs and can't be evicted: %s", namespace, name, hung.pod, refusal)
+                return
+            self._scaler.restarted(key)
+            said = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
+            await self._cluster.event(body, "Warning", "EngineRestarted", said, self._settings.pod_name)
+
     async def _report(self, body: Object, new: Object) -> None:
         """Write the status where it differs, and an Event for each condition that turned and each change of replicas."""
         old = body.get("status", {})
@@ -266,6 +279,7 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
         ("Stalled", "True"),
         ("SLOMet", "False"),
         ("MetricsAvailable", "False"),
+        ("EnginesProgressing", "False"),
         ("CapacityAvailable", "False"),
         ("ScalingSound", "False"),
         ("UpdateAvailable", ""),

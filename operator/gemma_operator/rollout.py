@@ -26,7 +26,7 @@ _HASH = "pod-template-hash"
 ROOM_SECONDS = 600
 # Parts of the spec, and of a pool, that no Pod template depends on. A new field that is one belongs here from its first build on:
 # what is hashed must be the same for every later one, or an upgrade replaces engines.
-NOT_OF_PODS = ("gpuBudget", "pools", "rollout", "routing")
+NOT_OF_PODS = ("gpuBudget", "heartbeat", "pools", "rollout", "routing")
 NOT_OF_ITS_PODS = ("replicas", "scaling")
 # What decides where a Pod fits.
 _PLACE = (

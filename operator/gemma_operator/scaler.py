@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemma_operator import telemetry
+from gemma_operator.api.heartbeat import Heartbeat
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.engine.view import pool_slo
 from gemma_operator.figures import Figures, figures
@@ -20,6 +21,7 @@ from gemma_operator.pods import EnginePod
 from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
 from gemma_operator.scaling.decision import Decision
+from gemma_operator.scaling.heartbeat import Beats, Hung, follow, may_restart
 from gemma_operator.scaling.memory import Memory, restore
 from gemma_operator.scaling.observation import FRESH_SECONDS, Observation, Watch, observe
 from gemma_operator.scaling.policy import policy_of
@@ -79,6 +81,7 @@ class _Pool:
     foreign: tuple[float, ...] = ()
     """When somebody else changed the size."""
     shown: Decision | None = None
+    hung: tuple[Hung, ...] = ()
 
     def follow(self, state: PoolState) -> None:
         """Take over the Pods as they are."""
@@ -106,7 +109,16 @@ class _Pool:
 class _Serving:
     pools: dict[str, _Pool] = field(default_factory=dict)
     gpu_budget: int | None = None
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    restarted_at: float = 0.0
+    """When one of its engines was last restarted because it hung."""
     shown_at: float = 0.0
+
+    def to_restart(self, now: float) -> Hung | None:
+        """The engine to restart now."""
+        hung = [one for pool in self.pools.values() for one in pool.hung]
+        fleets = [pool.fleet for pool in self.pools.values()]
+        return may_restart(hung, fleets, self.restarted_at, now) if self.heartbeat.restart else None
 
 
 class Scaler:
@@ -118,6 +130,7 @@ class Scaler:
         self._clock = clock
         self._servings: dict[Key, _Serving] = {}
         self._watch = Watch()
+        self._beats: Beats = {}
         self._reading: asyncio.Future[Reading] | None = None
 
     def track(
@@ -144,6 +157,7 @@ class Scaler:
             pool.follow(state)
             pools[name] = pool
         known.pools, known.gpu_budget = pools, serving.spec.gpu_budget
+        known.heartbeat = serving.spec.heartbeat
 
     def forget(self, key: Key) -> None:
         """The serving is gone."""
@@ -160,10 +174,19 @@ class Scaler:
                 target=pool.target,
                 victims=pool.victims if pool.target is not None else (),
                 contested=self._is_contested(pool),
+                hung=pool.hung,
                 memory=pool.saved,
             )
             for name, pool in pools.items()
         }
+
+    def to_restart(self, key: Key) -> Hung | None:
+        """The engine of a serving that hangs and is to be restarted now."""
+        return self._servings.get(key, _Serving()).to_restart(self._clock())
+
+    def restarted(self, key: Key) -> None:
+        """An engine of the serving was restarted because it hung."""
+        self._servings[key].restarted_at = self._clock()
 
     async def run(self, queue: WorkQueue) -> None:
         """Tick for ever. A tick that fails is logged and changes nothing."""
@@ -189,12 +212,14 @@ class Scaler:
         pools = {pool_id: (pool.spec.policy, pool.fleet) for pool_id, pool in self._all()}
         self._watch, observations = observe(self._watch, reading, pools, now)
         engines = {} if isinstance(reading, Missing) else reading.engines
+        self._beats = follow(self._beats, engines, now)
         woken = []
         for key, serving in list(self._servings.items()):
             seen = {
                 name: observations[pool_id] for name in serving.pools if (pool_id := PoolId(*key, name)) in observations
             }
             changed = self._decide(key, serving, seen, engines, now)
+            changed |= self._find_hung(serving) or serving.to_restart(now) is not None
             if changed or now - serving.shown_at >= STATUS_REFRESH_SECONDS:
                 serving.shown_at = now
                 if self._show(serving, now) or changed:
@@ -253,6 +278,19 @@ class Scaler:
             if is_move and _outcome(pool) != before[name]:
                 log.info("%s: %s (%s)", PoolId(*key, name), decision.message, decision.reason)
         return any(_outcome(pool) != before[name] for name, pool in serving.pools.items())
+
+    def _find_hung(self, serving: _Serving) -> bool:
+        """Note which engines hang; True where others do than before."""
+        is_new = False
+        for pool in serving.pools.values():
+            hung = tuple(
+                Hung(engine.uid, engine.name, beat.since)
+                for engine in pool.engines
+                if (beat := self._beats.get(engine.uid)) and beat.seconds >= serving.heartbeat.after_seconds
+            )
+            is_new |= hung != pool.hung
+            pool.hung = hung
+        return is_new
 
     def _show(self, serving: _Serving, now: float) -> bool:
         """Take over what the status shows; False where that is nothing new."""

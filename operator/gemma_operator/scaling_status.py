@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from gemma_operator.api.conditions import (
     CAPACITY_AVAILABLE,
+    ENGINES_PROGRESSING,
     METRICS_AVAILABLE,
     SCALING_ACTIVE,
     SCALING_SOUND,
@@ -17,11 +19,12 @@ from gemma_operator.api.conditions import (
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.counters import Missing
 from gemma_operator.scaling.decision import Decision, Kind, Reason
+from gemma_operator.scaling.heartbeat import Hung
 from gemma_operator.scaling.observation import Metrics
 from gemma_operator.scaling.pool import Mode, Policy, Slo
 from gemma_operator.scaling.verdict import Judgement, Verdict
 
-TYPES = (SLO_MET, METRICS_AVAILABLE, CAPACITY_AVAILABLE, SCALING_ACTIVE, SCALING_SOUND)
+TYPES = (SLO_MET, METRICS_AVAILABLE, ENGINES_PROGRESSING, CAPACITY_AVAILABLE, SCALING_ACTIVE, SCALING_SOUND)
 """The conditions that are set here."""
 _ELSEWHERE = (Kind.METRICS_BLIND, Kind.METRICS_PARTIAL, Kind.NO_CAPACITY)
 """Findings that have a condition of their own."""
@@ -42,6 +45,8 @@ class PoolScaling:
     """Names of the Pods that should go first when the pool shrinks."""
     contested: bool = False
     """Somebody else goes on changing the size as well."""
+    hung: tuple[Hung, ...] = ()
+    """Engines that hold requests and don't get on."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What survives a restart of the operator."""
 
@@ -51,8 +56,15 @@ Scaling = Mapping[str, PoolScaling]
 
 
 def conditions(scaling: Scaling) -> list[Condition]:
-    """SLOMet, MetricsAvailable, CapacityAvailable, ScalingActive and ScalingSound of a serving."""
-    return [_slo_met(scaling), _metrics(scaling), _capacity(scaling), _active(scaling), _sound(scaling)]
+    """SLOMet, MetricsAvailable, EnginesProgressing, CapacityAvailable, ScalingActive and ScalingSound of a serving."""
+    return [
+        _slo_met(scaling),
+        _metrics(scaling),
+        _progressing(scaling),
+        _capacity(scaling),
+        _active(scaling),
+        _sound(scaling),
+    ]
 
 
 def unknown(reason: str, message: str) -> list[Condition]:
@@ -133,6 +145,28 @@ def _metrics(scaling: Scaling) -> Condition:
     if _decisions(scaling):
         return Condition(METRICS_AVAILABLE, "Unknown", "NoEngines", "No engine is Ready to be measured")
     return Condition(METRICS_AVAILABLE, "Unknown", "NotYetRead", "Metrics have not been read yet")
+
+
+def _progressing(scaling: Scaling) -> Condition:
+    hung = [
+        f"Pod {one.pod} of pool {name} since {_rfc3339(one.since)}"
+        for name, known in scaling.items()
+        for one in known.hung
+    ]
+    if hung:
+        said = (
+            f"Requests are in these engines, and none has got a token: {', '.join(hung)}. "
+            "Look at the Pod's log, and delete it; spec.heartbeat.restart does that by itself"
+        )
+        return Condition(ENGINES_PROGRESSING, "False", "EngineHung", said)
+    if blind := [name for name, known in scaling.items() if known.missing]:
+        said = f"The metrics of pool {', '.join(blind)} are missing: see MetricsAvailable"
+        return Condition(ENGINES_PROGRESSING, "Unknown", "MetricsMissing", said)
+    return Condition(ENGINES_PROGRESSING, "True", "AsExpected", "No engine holds requests without getting on")
+
+
+def _rfc3339(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _capacity(scaling: Scaling) -> Condition:

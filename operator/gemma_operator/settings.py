@@ -76,6 +76,7 @@ def _defaults(env: Mapping[str, str]) -> Defaults:
         engine_image=env.get("GEMMA_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE,
         engine_version=env.get("GEMMA_ENGINE_VERSION", ""),
         engine_command=_command(env.get("GEMMA_ENGINE_COMMAND", "")),
+        engine_plugin=_choice(env, "GEMMA_ENGINE_PLUGIN", "false", ("true", "false")) == "true",
         priority_classes=tuple((kind, name) for kind, name in named if name),
     )
 

@@ -48,6 +48,7 @@ OPERATOR_RIGHTS = {
     *(("", "pods", verb) for verb in ("list", "watch", "patch")),
     ("", "configmaps", "get"),
     ("", "pods/log", "get"),
+    ("", "pods/eviction", "create"),
     ("", "events", "create"),
     *(("coordination.k8s.io", "leases", verb) for verb in ("get", "update")),
 }

@@ -68,6 +68,16 @@ class FakeCluster:
     async def go_first(self, namespace: str, pod: str, cost: int) -> None:
         self.writes.append(("go first", "Pod", pod))
 
+    async def evict(self, namespace: str, pod: str, uid: str) -> str:
+        if refusal := self.refuse.get("Eviction", ""):
+            return refusal
+        found = self.objects.get(("Pod", namespace, pod))
+        if found is None or found["metadata"]["uid"] != uid:
+            return "not found"
+        self.writes.append(("evict", "Pod", pod))
+        del self.objects["Pod", namespace, pod]
+        return ""
+
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         self.writes.append(("delete", kind, name))
         self.objects.pop((kind, namespace, name), None)

@@ -24,7 +24,7 @@ CASES["gemma4-e4b"] = ROOT / "examples/gemma4-e4b.yaml"
 # What a golden object may ask of a version that lacks it.
 LACKING = {
     "NotInThisVersion", "MtpUnavailable", "LoadStepsUnavailable", "LoraUnavailable", "GraphsUnavailable",
-    "BatchedEncoderUnavailable", "ModelNeedsNewerEngine", "PrefillInterval", "ArgumentUnknown",
+    "BatchedEncoderUnavailable", "PluginUnavailable", "ModelNeedsNewerEngine", "PrefillInterval", "ArgumentUnknown",
 }  # fmt: skip
 
 

@@ -4,6 +4,9 @@
 with something other than padding; and the self-check found our vision encoder bit-equal. The golden requests are sent once per
 start of the server; later calls ask for the rest only. `ready --canary` sends them every time: the test after a rollout.
 
+What is amiss is printed, and written to the container's log once a minute: a probe's own words are in the Pod's events only,
+and GemmaServing's operator reads the log.
+
 `progress` fails once requests have been there for `--after` seconds while no engine step gave a token.
 
 Standard library only: a probe runs every few seconds beside the server, and importing vLLM takes longer than that.
@@ -30,10 +33,16 @@ from .media import image_part, video_part
 GOOD_STATES = ("batched", "per_item", "plain")
 PAD = "<pad>"
 TOKENS = 8
+LOG = Path("/proc/1/fd/1")
+AGAIN_SECONDS = 60
 
 
 class NotReady(Exception):
     """Why the server must not get requests, in one line."""
+
+
+class NotUp(NotReady):
+    """Nothing listens: the server is still on its way, and its own log says how far."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,8 @@ class Server:
         except urllib.error.HTTPError:
             raise
         except OSError as error:
-            raise NotReady(f"{path} does not answer: {error}") from error
+            kind = NotUp if isinstance(getattr(error, "reason", error), ConnectionRefusedError) else NotReady
+            raise kind(f"{path} does not answer: {error}") from error
 
 
 def samples(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
@@ -155,6 +165,18 @@ def check_progress(server: Server, after: float, now: float) -> None:
         raise NotReady(f"{requests:.0f} requests, but no token for {now - last:.0f} s")
 
 
+def tell(text: str, log: Path, told: Path) -> None:
+    """Writes a line to the container's log, unless it was the last one within a minute. What can't be written is left."""
+    try:
+        if told.exists() and told.read_text() == text and time.time() - told.stat().st_mtime < AGAIN_SECONDS:
+            return
+        told.write_text(text)
+        with log.open("a") as lines:
+            lines.write(f"gemma_engine.probe: {text}\n")
+    except OSError:
+        return
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m gemma_engine.probe", description=__doc__.split("\n\n")[0])
     parser.add_argument("what", choices=["ready", "progress"])
@@ -166,15 +188,22 @@ def main() -> int:
     parser.add_argument("--after", type=float, default=120, help="seconds without a token (default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=20, help="seconds for one answer (default: %(default)s)")
     parser.add_argument("--marker", type=Path, default=Path(tempfile.gettempdir(), "gemma-engine-ready"))
+    parser.add_argument("--log", type=Path, default=LOG, help="where it also says what is amiss (default: %(default)s)")
     arguments = parser.parse_args()
+    told = arguments.marker.with_name(f"{arguments.marker.name}-told")
     server = Server(arguments.url, os.environ.get("VLLM_API_KEY", ""), arguments.timeout)
     try:
         if arguments.what == "ready":
             check_ready(server, arguments.model, arguments.marker, arguments.canary)
+            if told.exists() and told.read_text() != "ready":
+                tell("ready", arguments.log, told)
         else:
             check_progress(server, arguments.after, time.time())
     except NotReady as reason:
-        print(f"not ready: {reason}" if arguments.what == "ready" else f"no progress: {reason}")
+        said = f"not ready: {reason}" if arguments.what == "ready" else f"no progress: {reason}"
+        print(said)
+        if not isinstance(reason, NotUp):
+            tell(said, arguments.log, told)
         return 1
     return 0
 

@@ -14,6 +14,7 @@ RECONCILING = "Reconciling"
 STALLED = "Stalled"
 SLO_MET = "SLOMet"
 METRICS_AVAILABLE = "MetricsAvailable"
+ENGINES_PROGRESSING = "EnginesProgressing"
 CAPACITY_AVAILABLE = "CapacityAvailable"
 SCALING_ACTIVE = "ScalingActive"
 SCALING_SOUND = "ScalingSound"
@@ -33,6 +34,7 @@ TYPES = (
     ROUTING_READY,
     SLO_MET,
     METRICS_AVAILABLE,
+    ENGINES_PROGRESSING,
     CAPACITY_AVAILABLE,
     SCALING_ACTIVE,
     SCALING_SOUND,

@@ -25,6 +25,9 @@ class Engine(ApiModel):
     """vLLM version in the image (for instance 0.32.0), where its tag doesn't say so. Flags are rendered for it."""
     command: Annotated[list[ShortText], Field(max_length=32)] = []
     """Command that starts the engine before our arguments; vLLM's API server module where absent."""
+    plugin: bool | None = None
+    """Whether the image has our vLLM plugin gemma_engine (docs/engine-image.md), whose readiness probe, metrics and chat template
+    are then used. Where absent: false for an image of your own, the installation's value for its default image."""
     batched_encoder: Literal["Auto", "Required", "Off"] | None = None
     """Vision encoder that takes many frames at once. Required refuses an engine that has none; Off runs vLLM's stock class; Auto where absent."""
     api_key_secret_ref: SecretKey | None = None

@@ -87,6 +87,9 @@ class Encoder(ApiModel):
 
     cuda_graphs: CudaGraphs | None = None
     """CUDA graphs of the encoder; off where absent."""
+    tokens_per_step: Annotated[int, Field(ge=70, le=65536)] | None = None
+    """Most soft tokens that are encoded in one step, so that a burst of media is spread over several; one item always passes
+    (--ec-manager-config; needs engine.plugin and vLLM 0.28). As many as maxNumBatchedTokens where absent."""
     processor_cache_gb: Annotated[float, Field(ge=0, le=256)] | None = None
     """Memory for preprocessed media in GiB, per API server (--mm-processor-cache-gb); 0 where absent and prefix
     caching is off, as unique media never hit it, 4 where it is on."""

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from gemma_operator.api.base import ApiModel, EachPool, Rule
 from gemma_operator.api.engine import Engine
+from gemma_operator.api.heartbeat import Heartbeat
 from gemma_operator.api.model import Model
 from gemma_operator.api.pool import Pool, PoolClass
 from gemma_operator.api.rollout import Rollout
@@ -47,6 +48,8 @@ class Spec(ApiModel):
     """GPUs that all pools together may use; no limit where absent."""
     rollout: Rollout = Rollout()
     """How changes reach the engines that run."""
+    heartbeat: Heartbeat = Heartbeat()
+    """When an engine counts as hung, and whether it is restarted."""
     routing: Routing | None = None
     """Ways to the pools besides their Services; none where absent."""
 

@@ -13,12 +13,13 @@ from gemma_operator.api.pool import PoolClass
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired import names
 from gemma_operator.desired.overlay import merge
+from gemma_operator.engine import plugin
 from gemma_operator.engine.commandline import Command, engine_command
 from gemma_operator.engine.environment import Variable, environment, startup_budget_seconds
 from gemma_operator.engine.findings import Finding, RefusedSpec
 from gemma_operator.engine.settings import PORT, to_json
 from gemma_operator.engine.versions import engine_version
-from gemma_operator.engine.view import PoolView, drain_seconds
+from gemma_operator.engine.view import PoolView, drain_seconds, served_name
 
 # research/gitops.md section 6: the image's user; caches must be writable for it.
 USER = 2000
@@ -27,12 +28,15 @@ USER = 2000
 PRESTOP_SECONDS = 10
 GRACE_MARGIN_SECONDS = 10
 STARTUP_PERIOD_SECONDS = 2
+# The plugin's probe sends golden requests once per start, and the first of each kind may have to compile.
+GOLDEN_SECONDS = 120
 _PROBE = node_at("Probe")
 # Flags that don't change what is compiled: pools that differ only by these share their cache.
 _NOT_COMPILED = (
     "--served-model-name", "--host", "--port", "--shutdown-timeout", "--api-server-count", "--custom-histogram-buckets",
     "--max-num-queued-tokens", "--max-num-queued-reqs", "--reasoning-parser", "--tool-call-parser",
     "--enable-auto-tool-choice", "--chat-template", "--media-io-kwargs", "--load-format", "--model-loader-extra-config",
+    "--enable-logging-iteration-details", "--disable-log-stats", "--ec-manager-config",
 )  # fmt: skip
 
 
@@ -43,6 +47,7 @@ class Defaults:
     engine_image: str
     engine_version: str = ""
     engine_command: tuple[str, ...] = ()
+    engine_plugin: bool = False
     priority_classes: tuple[tuple[PoolClass, str], ...] = ()
 
 
@@ -62,7 +67,8 @@ def engine_of(serving: GemmaServing, pool: str, defaults: Defaults) -> Engine:
     own = serving.spec.engine
     image = own.image or defaults.engine_image
     version = engine_version(image, own.version or ("" if own.image else defaults.engine_version))
-    view = PoolView(serving.spec, pool, version, custom_command=bool(own.command))
+    has_plugin = (not own.image and defaults.engine_plugin) if own.plugin is None else own.plugin
+    view = PoolView(serving.spec, pool, version, custom_command=bool(own.command), plugin=has_plugin)
     command = engine_command(view)
     server = tuple(own.command) or (() if own.image else defaults.engine_command) or command.server
     return Engine(view, image, server, command, environment(view, _compile_cache(image, command)))
@@ -180,8 +186,14 @@ def _container(engine: Engine) -> dict[str, Any]:
     mounted += ["model"] if source and (source.pvc or source.image) else []
     mounted += ["chat-template"] if spec.model.chat_template else []
     health = {"httpGet": {"path": "/health", "port": "http"}, "timeoutSeconds": 10}
+    fit = _fitness(engine.view) if engine.view.plugin else None
     budget = startup_budget_seconds(engine.view)
-    startup = {**health, "periodSeconds": STARTUP_PERIOD_SECONDS, "failureThreshold": budget // STARTUP_PERIOD_SECONDS}
+    startup = {
+        **(fit or health),
+        "periodSeconds": STARTUP_PERIOD_SECONDS,
+        "failureThreshold": budget // STARTUP_PERIOD_SECONDS,
+        **({"timeoutSeconds": GOLDEN_SECONDS} if fit else {}),
+    }
     container: dict[str, Any] = {
         "name": "engine",
         "image": engine.image,
@@ -193,7 +205,7 @@ def _container(engine: Engine) -> dict[str, Any]:
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": _resources(engine),
         "startupProbe": _probe(pool.startup_probe, startup),
-        "readinessProbe": _probe(pool.readiness_probe, {**health, "periodSeconds": 5, "failureThreshold": 3}),
+        "readinessProbe": _probe(pool.readiness_probe, {**(fit or health), "periodSeconds": 5, "failureThreshold": 3}),
         "livenessProbe": _probe(pool.liveness_probe, {**health, "periodSeconds": 20, "failureThreshold": 6}),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRESTOP_SECONDS}}},
         "securityContext": {
@@ -205,6 +217,11 @@ def _container(engine: Engine) -> dict[str, Any]:
         "volumeMounts": [*_mounts(mounted, {"model": True, "chat-template": True}), *pool.volume_mounts],
     }
     return _set_only(container)
+
+
+def _fitness(view: PoolView) -> dict[str, Any]:
+    """The plugin's probe: the model is served, awake, and its vision encoder has been checked."""
+    return {"exec": {"command": plugin.probe(served_name(view.spec))}, "timeoutSeconds": 20}
 
 
 def _probe(own: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gemma_operator.api.values import quantity_value
+from gemma_operator.engine import plugin
 from gemma_operator.engine.accelerators import Architecture
 from gemma_operator.engine.catalog import MODELS, published
 from gemma_operator.engine.findings import Finding, Severity
@@ -375,6 +376,8 @@ CHECKS = (
     Check("PrefillInterval", "refuse", "prefillInterval where it harms, or does nothing", "vLLM v1/core/sched/scheduler.py", _prefill_interval),
     Check("GraphsUnavailable", "refuse", "encoder graphs before 0.27.1, or without an encoder", "research/vllm.md 1.4", _graphs_version),
     Check("BatchedEncoderUnavailable", "refuse", "batchedEncoder Required before 0.22", "research/vllm.md 1.1", _batched_encoder),
+    Check("PluginUnavailable", "refuse", "our plugin with a vLLM that it doesn't know", "images/engine", plugin.wrong_version),
+    Check("EncoderLimitUnavailable", "refuse", "encoder.tokensPerStep without our plugin", "images/engine", plugin.encoder_limit_without),
     Check("ClaimMissing", "refuse", "a container's claim that the Pod doesn't have", "Kubernetes core/v1", _claims),
     Check("GpuCount", "refuse", "another number of GPUs in resources than the engine uses", "research/practice.md A21", _gpus),
     Check("HostMemoryShort", "refuse", "a memory limit below what is kept in memory for sure", "research/vllm.md 4", _host_memory),
@@ -390,5 +393,6 @@ CHECKS = (
     Check("MtpIneffective", "warn", "MTP of 31B with an fp8 KV cache", "research/vllm.md 2", _mtp_fp8_kv),
     Check("CachePerProcess", "warn", "a processor cache with several processes", "research/vllm.md 4", _cache_of_processors),
     Check("HashUnavailable", "warn", "a hash whose package vLLM doesn't bring", "vLLM utils/hashing.py", _hash),
+    Check("PluginSwitchedOff", "warn", "VLLM_PLUGINS without our plugin's names", "vLLM plugins/__init__.py", plugin.switched_off),
     Check("AdmissionTooTight", "warn", "a queue limit below one step", "vLLM v1/engine/async_llm.py", _admission),
 )  # fmt: skip

@@ -95,6 +95,15 @@ _PREFIX = re.compile(
 )
 
 
+# What the readiness probe of our plugin writes to the engine's log (images/engine/gemma_engine/probe.py).
+_PROBE = re.compile(r"gemma_engine\.probe: (?:ready$|not ready: (.*))", re.MULTILINE)
+
+
+def unfit(log: str) -> str:
+    """Why the plugin's probe doesn't pass, by its newest word in an engine's log; empty where it passes, or said nothing."""
+    return next((match[1] or "" for match in reversed(list(_PROBE.finditer(log)))), "")
+
+
 def diagnose(text: str) -> Diagnosis | None:
     """What an engine died of, from the end of its log; None where nothing known stands there."""
     return next((diagnosis for pattern, diagnosis in _PATTERNS if pattern.search(text)), None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemma_operator.api.scaling import Slo
+from gemma_operator.engine import plugin
 from gemma_operator.engine.versions import Version
 from gemma_operator.engine.view import PoolView, drain_seconds, served_name
 
@@ -80,6 +81,10 @@ def _model(view: PoolView) -> Iterator[Setting]:
     if model.chat_template:
         path = f"{CHAT_TEMPLATE}/{model.chat_template.key}"
         yield Setting("--chat-template", (path,), "spec.model.chatTemplate", "model.chatTemplate")
+    elif view.plugin and known is not None:
+        yield Setting(
+            "--chat-template", (plugin.CHAT_TEMPLATE,), "default for models of the catalog with spec.engine.plugin"
+        )
 
 
 def _server(view: PoolView) -> Iterator[Setting]:
@@ -192,6 +197,9 @@ def _encoder(view: PoolView) -> Iterator[Setting]:
             "encoder_cudagraph_max_vision_items_per_batch": graphs.max_items,
         }
         yield Setting("--compilation-config", (to_json(config),), f"spec.{field}.cudaGraphs", f"{field}.cudaGraphs")
+    if limit := encoder.tokens_per_step:
+        manager = (to_json(plugin.encoder_limit(limit)),)
+        yield Setting("--ec-manager-config", manager, f"spec.{field}.tokensPerStep", f"{field}.tokensPerStep")
 
 
 def _speculative(view: PoolView) -> Iterator[Setting]:
@@ -253,6 +261,11 @@ def _observability(view: PoolView) -> Iterator[Setting]:
     edges = to_json({"time_to_first_token": ttft_edges(view.slo)})
     why = "operator: an edge exactly at the TTFT target makes its verdict exact"
     yield Setting("--custom-histogram-buckets", (edges,), why)
+    if view.plugin:
+        why = "spec.engine.plugin: its metrics of steps and encoder"
+        yield Setting("--enable-logging-iteration-details", (), why)
+        # With a stat logger of a plugin there, this turns off nothing else (vLLM v1/engine/async_llm.py).
+        yield Setting("--disable-log-stats", (), f"{why}, without a line of log for each step")
 
 
 def ttft_edges(slo: Slo | None) -> list[float]:

@@ -69,6 +69,8 @@ class PoolView:
     version: Version
     custom_command: bool = False
     """True where the user starts the engine by a command of their own, whose flags we don't know."""
+    plugin: bool = False
+    """True where the image has our plugin, gemma_engine."""
 
     @property
     def path(self) -> str:
