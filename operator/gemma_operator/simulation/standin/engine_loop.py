@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gemma_operator.simulation.standin.arguments import Arguments
@@ -16,6 +16,7 @@ from gemma_operator.simulation.step_model import Costs, Emission, Engine, FrontE
 
 # A step may start this much in the past (seconds), to make up for late wake-ups; more would be a burst of short steps.
 _CATCH_UP = 0.02
+_HANG_LOOK_SECONDS = 0.2
 _ITEMS_PER_GB = 80  # a processed 6-frame video is about 12 MB
 
 
@@ -57,10 +58,13 @@ class Lru:
 class EngineLoop:
     """One engine with its front end. `submit()` a chat, read the outputs; `abort()` when the client leaves."""
 
-    def __init__(self, arguments: Arguments, costs: Costs, metrics: EngineMetrics) -> None:
+    def __init__(
+        self, arguments: Arguments, costs: Costs, metrics: EngineMetrics, hangs: Callable[[], bool] = lambda: False
+    ) -> None:
         self._engine = Engine(arguments.engine, costs)
         self._front_end = FrontEnd(costs, servers=arguments.api_servers)
         self._metrics = metrics
+        self._hangs = hangs
         self._jobs: dict[Request, Job] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -132,6 +136,8 @@ class EngineLoop:
                 await self._wake.wait()
                 due = time.monotonic()
                 continue
+            while self._hangs():  # a step that never ends: the server goes on answering, and metrics stay as they were
+                await asyncio.sleep(_HANG_LOOK_SECONDS)
             due += step.duration
             await asyncio.sleep(max(0.0, due - now))
             emissions = self._engine.complete(step, time.monotonic())
