@@ -162,6 +162,8 @@ def _progressing(scaling: Scaling) -> Condition:
     if blind := [name for name, known in scaling.items() if known.missing]:
         said = f"The metrics of pool {', '.join(blind)} are missing: see MetricsAvailable"
         return Condition(ENGINES_PROGRESSING, "Unknown", "MetricsMissing", said)
+    if not _decisions(scaling):
+        return Condition(ENGINES_PROGRESSING, "Unknown", "NotYetRead", "Metrics have not been read yet")
     return Condition(ENGINES_PROGRESSING, "True", "AsExpected", "No engine holds requests without getting on")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -184,12 +185,54 @@ def test_requests_without_a_token_for_long_are_no_progress(
         probe.check_progress(server, 120, now)
 
 
+@pytest.fixture
+def command(server: probe.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The program, with its files in a folder of the test's."""
+
+    def run(url: str = server.url) -> int:
+        files = ["--marker", str(tmp_path / "marker"), "--log", str(tmp_path / "log")]
+        monkeypatch.setattr("sys.argv", ["probe", "ready", "--url", url, *files])
+        return probe.main()
+
+    return run
+
+
 def test_the_command_exits_with_1_and_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["probe", "ready", "--url", "http://127.0.0.1:1"])
-    assert probe.main() == 1
+    assert command("http://127.0.0.1:1") == 1
     assert capsys.readouterr().out.startswith("not ready: /health does not answer")
+    assert not (tmp_path / "log").exists(), "a server that starts has a log of its own"
+
+
+def test_the_containers_log_tells_once_a_minute_what_is_amiss_and_that_it_is_over(
+    command: Callable[..., int], engine: Engine, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    assert command() == 0
+    assert not log.exists(), "all is well"
+    engine.awake = 0
+    assert [command() for _ in range(3)] == [1, 1, 1]
+    asleep = "gemma_engine.probe: not ready: the engine is asleep; wake it, or end its Pod"
+    assert log.read_text().splitlines() == [asleep]
+    told = tmp_path / "marker-told"
+    os.utime(told, (1, 1))
+    assert command() == 1
+    engine.awake = 1
+    assert [command() for _ in range(3)] == [0, 0, 0]
+    assert log.read_text().splitlines() == [asleep, asleep, "gemma_engine.probe: ready"]
+    engine.state = "failed"
+    assert command() == 1
+    assert "bits differ" in log.read_text().splitlines()[-1]
+
+
+def test_a_log_that_cannot_be_written_is_no_trouble(
+    command: Callable[..., int], engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").mkdir()
+    engine.awake = 0
+    assert command() == 1
+    assert "asleep" in capsys.readouterr().out
 
 
 def test_the_golden_picture_is_a_picture() -> None:

@@ -53,6 +53,7 @@ def test_everything_is_well() -> None:
     assert of(known()) == {
         "SLOMet": "True Met",
         "MetricsAvailable": "True Fresh",
+        "EnginesProgressing": "True AsExpected",
         "CapacityAvailable": "True AsExpected",
         "ScalingActive": "True Active",
         "ScalingSound": "True AsExpected",
@@ -63,6 +64,7 @@ def test_before_the_first_tick_nothing_is_known() -> None:
     assert of(PoolScaling(POLICY)) == {
         "SLOMet": "Unknown TooFewSamples",
         "MetricsAvailable": "Unknown NotYetRead",
+        "EnginesProgressing": "Unknown NotYetRead",
         "CapacityAvailable": "Unknown NotYetRead",
         "ScalingActive": "Unknown NotYetRead",
         "ScalingSound": "True AsExpected",
