@@ -10,6 +10,7 @@ Runs itself again under the engine's own Python, since only that has vLLM. It cl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -43,7 +44,7 @@ EVERYTHING: list[tuple[str, str, str, int]] = [
     ("equality", "e4b", "float32", 6),
     ("equality", "31b", "bfloat16", 4),
     ("table", "e4b", "bfloat16", 0),
-    ("stall", "tiny", "bfloat16", 3),
+    ("stall", "e4b", "bfloat16", 5),
 ]
 
 
@@ -137,11 +138,14 @@ def memory_rows(data: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def stall_rows(data: dict[str, Any]) -> tuple[str, list[str]]:
-    rows = ["| soft tokens per step | longest waits, s |", "|---|---|"]
-    for limit, waits in data["stall tiny bfloat16"]["longest_wait_seconds"].items():
-        rows.append(f"| {limit} | {', '.join(map(str, waits))} |")
+    rows = ["| soft tokens per step | videos in the steps that encode | longest wait for a token, s |", "|---|---|---|"]
+    for limit, found in data["stall e4b bfloat16"].items():
+        media = sorted({" + ".join(map(str, steps)) for steps in found["media"]})
+        waits = ", ".join(f"{wait:.2f}" for wait in sorted(found["longest_wait"]))
+        rows.append(f"| {limit} | {' or '.join(media)} | {waits} |")
     return (
-        "The longest wait for a token of a running answer while 8 videos of 6 frames arrive at once (token budget 4096; a busy CPU):",
+        "A running answer while 8 videos of 6 frames arrive at once (E4B's width, one layer; token budget 4096; the servers asked in turn; "
+        "two cores that other work shared):",
         rows,
     )
 
@@ -149,7 +153,7 @@ def stall_rows(data: dict[str, Any]) -> tuple[str, list[str]]:
 def run(part: str, model: str, dtype: str, batches: int) -> dict[str, Any]:
     """One part in a process of its own: a process holds one model."""
     if part == "stall":
-        return stall(rounds=batches)
+        return stall(model, rounds=batches)
     from tools.images.engine_venv import engine_venv
 
     folder = engine_venv()
@@ -295,28 +299,43 @@ def chunk_peak(real: Any, tokens: int, items: int) -> int:
     return harness.peak_bytes(encode)
 
 
-def stall(rounds: int) -> dict[str, Any]:
-    """The longest wait for a token of a running chat when 8 videos of 6 frames arrive at once, by limit; seconds.
+def stall(model: str, rounds: int) -> dict[str, Any]:
+    """What the steps encode, and how long a running chat waits for a token, when 8 videos of 6 frames arrive at once, by limit.
 
-    With real servers. The limit is soft tokens of the encoder per step; a video has 378.
+    With real servers, asked in turn. The limit is soft tokens of the encoder per step; such a video has 378.
     """
+    from gemma_operator.engine import plugin
     from tests.engine.server import serving
-    from tests.plugin.server import FLAGS, PluginHome, longest_wait
+    from tests.plugin.server import FLAGS, PluginHome, burst_during_an_answer
     from tools.images.engine_venv import engine_venv
 
     home = PluginHome(engine_venv())
-    found = {}
-    for limit in (0, 800, 400):
-        manager = {
-            "encoder_cache_manager_cls": "gemma_engine.budget.StepLimitedEncoderCacheManager",
-            "manager_config": {"encoder_tokens_per_step": limit},
-        }
-        args = ["--model", home.model, *FLAGS, "--max-num-batched-tokens=4096", "--no-enable-prefix-caching"]
-        args += [f"--ec-manager-config={json.dumps(manager)}"] if limit else []
-        with tempfile.TemporaryDirectory() as folder, serving(home, args, home.model, Path(folder)) as server:
-            longest_wait(server, videos=2)  # the first requests after a start are slow
-            found[str(limit or "none")] = [longest_wait(server, videos=8) for _ in range(rounds)]
-    return {"longest_wait_seconds": found}
+    flags = [flag for flag in FLAGS if flag != "--disable-log-stats"]
+    limits: dict[str, dict[str, list[Any]]] = {
+        name: {"media": [], "longest_wait": []} for name in ("none", "800", "400")
+    }
+    with contextlib.ExitStack() as open_:
+        folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
+        write = (
+            f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'images' / 'engine')]!r}; from pathlib import Path; "
+        )
+        write += "from tests.plugin import harness; from tools.encoder_proof import MODELS; "
+        write += f"harness.write_model(Path({home.model!r}), Path({str(folder)!r}), **MODELS[{model!r}])"
+        subprocess.run([str(home.folder / "bin" / "python"), "-c", write], check=True, capture_output=True)
+        servers = {}
+        for limit in limits:
+            args = ["--model", str(folder), *flags, "--max-num-batched-tokens=4096", "--no-enable-prefix-caching"]
+            args += [] if limit == "none" else [f"--ec-manager-config={json.dumps(plugin.encoder_limit(int(limit)))}"]
+            scratch = folder / f"server-{limit}"
+            scratch.mkdir()
+            servers[limit] = open_.enter_context(serving(home, args, str(folder), scratch))
+            burst_during_an_answer(servers[limit], videos=2)  # the first requests after a start are slow
+        for _ in range(rounds):
+            for limit, server in servers.items():
+                wait, seen = burst_during_an_answer(server, videos=8)
+                limits[limit]["media"].append([step.media for step in seen if step.media])
+                limits[limit]["longest_wait"].append(wait)
+    return limits
 
 
 if __name__ == "__main__":

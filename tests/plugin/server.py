@@ -121,16 +121,37 @@ def values(server: Server, name: str = "gemma_engine") -> dict[str, float]:
     return {sample: float(value) for sample, value in found}
 
 
-def longest_wait(server: Server, videos: int) -> float:
-    """The longest time between two tokens of an answer, in seconds, while so many videos of 6 frames arrive at once."""
-    times = []
-    with ThreadPoolExecutor(videos) as pool:
-        burst: list[Future[Any]] = []
-        for chunk in server.ask("Count to a thousand.", tokens=120):
+@dataclass(frozen=True)
+class Step:
+    """One engine step, by vLLM's own line of log: media and soft tokens that it encoded, tokens of answers, and its time."""
+
+    media: int
+    soft_tokens: int
+    answer_tokens: int
+    seconds: float
+
+
+def steps(log: str) -> list[Step]:
+    """The steps in a server's log; needs --enable-logging-iteration-details without --disable-log-stats."""
+    line = r"(\d+) generation tokens, iteration elapsed time: ([\d.]+) ms.*?(?:encoder inputs: (\d+), encoder output embeddings: (\d+))?$"
+    found = re.finditer(rf"Iteration\(\d+\): .*?{line}", log, re.MULTILINE)
+    return [Step(int(one[3] or 0), int(one[4] or 0), int(one[1]), float(one[2]) / 1000) for one in found]
+
+
+def burst_during_an_answer(server: Server, videos: int) -> tuple[float, list[Step]]:
+    """While an answer is written, so many videos of 6 frames arrive at once, in one request: one after the other they would
+    come as fast as one core can prepare them. Returns the answer's longest wait for a token, in seconds, and the steps.
+    """
+    times: list[float] = []
+    before = len(server.log.read_text())
+    with ThreadPoolExecutor(1) as pool:
+        burst: Future[Any] | None = None
+        for chunk in server.ask("Count to a thousand.", tokens=400):
             if chunk["choices"]:
                 times.append(time.monotonic())
-            if len(times) == 20 and not burst:
-                burst = [pool.submit(lambda: list(server.ask([video(6)], tokens=1))) for _ in range(videos)]
-        for request in burst:
-            request.result()
-    return round(max(later - earlier for earlier, later in pairwise(times)), 3)
+            if len(times) == 10:
+                burst = pool.submit(lambda: list(server.ask([video(6) for _ in range(videos)], tokens=1)))
+        assert burst
+        burst.result()
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    return round(max(waits), 3), steps(server.log.read_text()[before:])
