@@ -113,8 +113,9 @@ def _spec(draw: st.DrawFn) -> dict[str, Any]:
     fields = SCHEMA["properties"]
     model = draw(_value(fields["model"], ("model",)))
     spec = {"model": _mended(model) if draw(st.integers(0, 9)) != 7 else model}
-    if draw(st.booleans()):
-        spec["engine"] = draw(_value(fields["engine"], ("engine",)))
+    for name in ("engine", "heartbeat"):
+        if draw(st.booleans()):
+            spec[name] = draw(_value(fields[name], (name,)))
     pool = fields["pools"]["additionalProperties"]
     kinds = st.sampled_from([["interactive"], ["batch"], ["own"], ["interactive", "batch"], ["interactive", "own"], []])
     if pools := draw(kinds):

@@ -33,7 +33,8 @@ class Case:
         fields = {**self.fields, **({"nodeSelector": {GPU: self.on}} if self.on else {})}
         model = {"id": f"google/gemma-4-{self.size}-it", **self.model}
         spec = serving({self.pool: fields}, model=model, engine=self.engine).spec
-        return {finding.id: finding.message for finding in findings(PoolView(spec, self.pool, self.version))}
+        view = PoolView(spec, self.pool, self.version, plugin=bool(spec.engine.plugin))
+        return {finding.id: finding.message for finding in findings(view)}
 
 
 def case(**given: Any) -> Case:
@@ -88,6 +89,14 @@ CASES: list[Any] = [
     ("BatchedEncoderUnavailable", case(version=(0, 21, 0), engine={"batchedEncoder": "Required"}),
      ["engine.batchedEncoder is Required", "or use Auto"],
      case(version=(0, 22, 0), engine={"batchedEncoder": "Required"})),
+    ("PluginUnavailable", case(version=(0, 25, 1), engine={"plugin": True}),
+     ["engine.plugin is true: gemma_engine works with vLLM 0.26 to 0.33", "0.25.1", "or set engine.plugin to false"],
+     case(version=(0, 26, 0), engine={"plugin": True})),
+    ("EncoderLimitUnavailable", case(encoder={"tokensPerStep": 800}), ["pools.interactive.encoder.tokensPerStep", "set engine.plugin to true"],
+     case(encoder={"tokensPerStep": 800}, engine={"plugin": True})),
+    ("PluginSwitchedOff", case(env=[{"name": "VLLM_PLUGINS", "value": "other"}], engine={"plugin": True}),
+     ["pools.interactive.env: VLLM_PLUGINS is 'other'", "name gemma_engine and gemma_engine_stats"],
+     case(env=[{"name": "VLLM_PLUGINS", "value": "other"}])),
     ("NoBf16", case(on="Tesla-T4"), ["pools.interactive: t4 has no bf16", "use Ampere or newer"], case(on="NVIDIA-A10")),
     ("EngineVersionUnknown", case(version=(0, 34, 0)), ["vLLM 0.34.0 is newer than this operator knows", "upgrade the operator"],
      case(version=(0, 33, 2))),
