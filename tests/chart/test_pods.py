@@ -124,6 +124,7 @@ def test_default_environment(helm: Any) -> None:
         "GEMMA_ENGINE_IMAGE": "vllm/vllm-openai:v0.32.0",
         "GEMMA_ENGINE_VERSION": "",
         "GEMMA_ENGINE_COMMAND": "",
+        "GEMMA_ENGINE_PLUGIN": "false",
         "GEMMA_PRIORITY_CLASS_INTERACTIVE": "r-gemma-operator-interactive",
         "GEMMA_PRIORITY_CLASS_BATCH": "r-gemma-operator-batch",
         "GEMMA_ROUTING": "false",

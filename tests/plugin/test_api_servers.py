@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from tests.engine.server import Server, image, serving, text, video
 from tests.plugin.conftest import HOME
@@ -16,13 +16,20 @@ from tests.plugin.server import FLAGS, SEVERAL, PluginHome, answer, named, probe
 pytestmark = pytest.mark.engine
 
 MODEL = "gemma"
-IMAGES, VIDEOS, FRAMES = 12, 6, 4
+IMAGES, VIDEOS, FRAMES = 4, 2, 3
+MOST_ROUNDS = 8
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the servers' processes keep their metrics, which /metrics of each adds up."""
+    return tmp_path_factory.mktemp("metrics")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, parts: Path) -> Iterator[Server]:
     version = named("0.32.0+cpu", tmp_path_factory.mktemp("named"))
-    home = PluginHome(HOME, before=(version,), program=SEVERAL)
+    home = PluginHome(HOME, {"PROMETHEUS_MULTIPROC_DIR": str(parts)}, before=(version,), program=SEVERAL)
     args = ["--model", home.model, "--served-model-name", MODEL, "--api-server-count", "2", *FLAGS]
     with serving(home, args, MODEL, tmp_path_factory.mktemp("servers")) as server:
         yield server
@@ -35,18 +42,31 @@ def test_is_ready_and_says_so_whichever_server_is_asked(engine: Server, tmp_path
         assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_counters_of_both_add_up(engine: Server, tmp_path: Path) -> None:
+def test_counters_of_both_add_up(engine: Server, parts: Path) -> None:
     """Each answer goes through one of the two; every encoded medium is counted once, whoever took it in."""
-    before = values(engine)
-    questions = [[image(), text("What is it?")] for _ in range(IMAGES)]
-    questions += [[video(FRAMES), text("What happens?")] for _ in range(VIDEOS)]
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda question: answer(engine, question), questions))
+    before, rounds = values(engine), 0
+    while (rounds := rounds + 1) < MOST_ROUNDS:
+        questions = [[image(), text("What is it?")] for _ in range(IMAGES)]
+        questions += [[video(FRAMES), text("What happens?")] for _ in range(VIDEOS)]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda question: answer(engine, question), questions))
+        if all(counted := counted_by_each(parts)):
+            break
     after = values(engine)
     grown = {name: after[name] - before.get(name, 0) for name in after}
-    assert grown["gemma_engine_encoder_items_total"] == IMAGES + VIDEOS
-    assert grown["gemma_engine_encoder_images_total"] == IMAGES
-    assert grown["gemma_engine_encoder_frames_total"] == VIDEOS * FRAMES
+    assert len(counted) == 2, "each of the servers took something in"
+    assert sum(counted) == after["gemma_engine_encoder_items_total"]
+    assert grown["gemma_engine_encoder_items_total"] == rounds * (IMAGES + VIDEOS)
+    assert grown["gemma_engine_encoder_images_total"] == rounds * IMAGES
+    assert grown["gemma_engine_encoder_frames_total"] == rounds * VIDEOS * FRAMES
     assert grown["gemma_engine_fallbacks_total"] == grown["gemma_engine_record_errors_total"] == 0
-    served = set(re.findall(r"\(ApiServer_(\d+) pid=\d+\) INFO: +\S+ - \"POST /v1/chat", engine.log.read_text()))
-    assert served == {"0", "1"}, "the kernel gave all connections to one server: the test shows nothing"
+
+
+def counted_by_each(parts: Path) -> list[float]:
+    """Media by the file that each API server keeps its counters in."""
+    found = []
+    for path in parts.glob("counter_*.db"):
+        metrics = MultiProcessCollector.merge([str(path)])
+        samples = [s for metric in metrics for s in metric.samples if s.name == "gemma_engine_encoder_items_total"]
+        found += [sum(sample.value for sample in samples)] if samples else []
+    return found

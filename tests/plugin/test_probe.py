@@ -115,6 +115,20 @@ def test_sends_the_golden_requests_once_per_start_of_the_server(
     assert len(engine.asked) == 9
 
 
+def test_several_api_servers_are_told_apart_by_their_container(
+    engine: Engine, server: probe.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They export no start of a process, and /tmp outlives a container."""
+    engine.started = 0
+    monkeypatch.setattr(probe, "FIRST_PROCESS", tmp_path / "stat")
+    for start in ("100", "100", "200"):
+        (tmp_path / "stat").write_text(f"1 (py (x) y) S {' '.join('0' * 18)} {start} 7 8")
+        assert ready(server, tmp_path) == ""
+    assert len(engine.asked) == 6
+    (tmp_path / "stat").unlink()
+    assert ready(server, tmp_path) == ""
+
+
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [

@@ -34,6 +34,7 @@ GOOD_STATES = ("batched", "per_item", "plain")
 PAD = "<pad>"
 TOKENS = 8
 LOG = Path("/proc/1/fd/1")
+FIRST_PROCESS = Path("/proc/1/stat")
 AGAIN_SECONDS = 60
 
 
@@ -85,13 +86,21 @@ def check_ready(server: Server, model: str, marker: Path, canary: bool) -> None:
         raise NotReady(f"the model {model} is not served; these are: {', '.join(names)}")
     metrics = server.call("/metrics")
     awake(metrics)
-    started = f"{total(metrics, 'process_start_time_seconds'):.3f} {model or names[0]}"
+    started = f"{total(metrics, 'process_start_time_seconds'):.3f} {container_start()} {model or names[0]}"
     media = marker.read_text().splitlines() if marker.exists() else []
     if canary or media[:1] != [started]:
         media = [started, *answered_canaries(server, model or names[0])]
         metrics = server.call("/metrics")
     plugin_active(metrics, uses_encoder=len(media) > 2)
     marker.write_text("\n".join(media))
+
+
+def container_start() -> str:
+    """When process 1 began, in ticks of the system's clock: several API servers don't export when they did."""
+    try:
+        return FIRST_PROCESS.read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def healthy(server: Server) -> None:
