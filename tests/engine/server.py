@@ -19,7 +19,7 @@ from typing import Any
 
 from PIL import Image
 
-START_SECONDS = 300
+START_SECONDS = 600
 STOP_SECONDS = 150
 MODULE = ["-m", "vllm.entrypoints.openai.api_server"]
 

@@ -20,7 +20,7 @@ from tools.cluster.node import Node
 from tools.demo import traffic
 
 MODEL = "gemma-4-tiny"
-START_SECONDS = 300
+START_SECONDS = 480
 POOL: dict[str, Any] = {
     "gpus": 0,
     "maxModelLen": 4096,

@@ -134,16 +134,18 @@ SIZES = st.fixed_dictionaries(
 def test_no_template_depends_on_what_is_left_out_of_the_record(
     spec: Any, sizes: Any, budget: int | None, strategy: str, routed: bool
 ) -> None:
-    """Sizes, scaling, budget, rollout, routing and other pools: none of them may be a reason to replace an engine, nor be held back."""
-    assert (NOT_OF_PODS, NOT_OF_ITS_PODS) == (("gpuBudget", "pools", "rollout", "routing"), ("replicas", "scaling")), (
-        "vary it here"
-    )
+    """Sizes, scaling, budget, heartbeat, rollout, routing and other pools: none of them may be a reason to replace an engine, nor be held back."""
+    assert (NOT_OF_PODS, NOT_OF_ITS_PODS) == (
+        ("gpuBudget", "heartbeat", "pools", "rollout", "routing"),
+        ("replicas", "scaling"),
+    ), "vary it here"
     of = accepted(spec)
     pools = {name: pool or {} for name, pool in (spec.get("pools") or {"interactive": {}, "batch": {}}).items()}
     first, *others = pools
     changed: Any = {**spec, "rollout": {"strategy": strategy}, "pools": {first: {**pools[first], **sizes}}}
     changed["pools"] |= {name: {**pools[name], "maxNumSeqs": 5} for name in others}
     changed |= {"routing": {"gateway": {"parentRefs": [{"name": "gateway"}]}}} if routed else {}
+    changed |= {"heartbeat": {"afterSeconds": 77, "restart": True}} if routed else {}
     try:
         after = parse(body(changed if budget is None else {**changed, "gpuBudget": budget}))
         new = deployments(desired(after, DEFAULTS).children)
@@ -172,6 +174,7 @@ def spec_of(**interactive: Any) -> dict[str, Any]:
         ({"pools": spec_of(replicas={"min": 2, "max": 5})}, set()),
         ({"pools": spec_of(scaling={"mode": "DryRun"})}, set()),
         ({"gpuBudget": 8}, set()),
+        ({"heartbeat": {"restart": True}}, set()),
         ({"rollout": {"strategy": "Replace"}}, set()),
         ({"routing": {"gateway": {"parentRefs": [{"name": "gateway"}]}}}, set()),
         ({"pools": spec_of(maxNumSeqs=8)}, {"chat-interactive"}),
