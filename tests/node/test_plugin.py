@@ -37,7 +37,6 @@ SERVING: dict[str, Any] = {
     "spec": {
         "model": {"id": "/models/gemma-4-tiny", "servedName": MODEL},
         "engine": {"image": "gemma-serving/engine-cpu:0.32.0", "plugin": True},
-        "rollout": {"strategy": "Replace"},
         "pools": {"interactive": POOL},
     },
 }
@@ -51,42 +50,40 @@ def engine_image(node: Node) -> None:
 
 
 @pytest.fixture(scope="module")
-def serving(kube: Kube, engine_image: None) -> Iterator[dict[str, Any]]:
-    yield SERVING
-    kube.run("delete", "gsv", "tiny", "--ignore-not-found")
-
-
-def with_environment(*variables: dict[str, str]) -> dict[str, Any]:
-    pools = {"interactive": {**POOL, "env": list(variables)}}
-    return {**SERVING, "spec": {**SERVING["spec"], "pools": pools}}
+def servings(kube: Kube, engine_image: None) -> Iterator[None]:
+    """One as it should be and one whose plugin does not load; they start side by side."""
+    pools = {"interactive": {**POOL, "env": [{"name": "VLLM_PLUGINS", "value": ""}]}}
+    broken = {**SERVING, "metadata": {"name": "broken"}, "spec": {**SERVING["spec"], "pools": pools}}
+    kube.apply(SERVING, broken)
+    yield
+    kube.run("delete", "gsv", "--all", "--ignore-not-found")
 
 
 def test_a_plugin_that_does_not_load_keeps_the_engine_out_and_the_condition_says_why(
-    kube: Kube, serving: dict[str, Any]
+    kube: Kube, servings: None
 ) -> None:
     """An empty VLLM_PLUGINS is the quietest way to lose a plugin: vLLM serves, healthy, with its own encoder."""
-    kube.apply(with_environment({"name": "VLLM_PLUGINS", "value": ""}))
     warned = eventually(
         "a warning",
-        lambda: (c := condition(kube.get("gsv", "tiny"), "SettingsSound")).get("status") == "False" and c,
+        lambda: (c := condition(kube.get("gsv", "broken"), "SettingsSound")).get("status") == "False" and c,
         30,
     )
     assert warned["reason"] == "PluginSwitchedOff"
     ready = eventually(
         "the reason",
-        lambda: (c := condition(kube.get("gsv", "tiny"), "Ready")).get("reason") == "EngineUnfit" and c,
+        lambda: (c := condition(kube.get("gsv", "broken"), "Ready")).get("reason") == "EngineUnfit" and c,
         START_SECONDS,
     )
     assert ready["status"] == "False"
     assert "gets no requests: gemma_engine is not active, so vLLM's own vision encoder serves" in ready["message"]
-    (pod,) = kube.list("pod", "gemmaserving.dev/serving=tiny")
+    (pod,) = kube.list("pod", "gemmaserving.dev/serving=broken")
     assert not pod["status"]["containerStatuses"][0]["ready"]
     log = kube.run("logs", pod["metadata"]["name"], "-c", "engine").stdout
     assert "Application startup complete" in log, "vLLM itself had nothing to say against it"
+    kube.run("delete", "gsv", "broken")
 
 
-def test_it_is_ready_after_its_self_check_and_answers_all_media(kube: Kube, serving: dict[str, Any]) -> None:
-    kube.apply(serving)
+def test_it_is_ready_after_its_self_check_and_answers_all_media(kube: Kube, servings: None) -> None:
     await_ready(kube, "tiny", START_SECONDS)
     (pod,) = (p for p in kube.list("pod", "gemmaserving.dev/serving=tiny") if "deletionTimestamp" not in p["metadata"])
     log = kube.run("logs", pod["metadata"]["name"], "-c", "engine").stdout
@@ -96,7 +93,7 @@ def test_it_is_ready_after_its_self_check_and_answers_all_media(kube: Kube, serv
     assert [o.kind for o in outcomes if o.ok] == [body.kind for body in bodies], failures(outcomes)
 
 
-def test_it_runs_locked_down_and_says_what_it_is_made_of(kube: Kube, serving: dict[str, Any]) -> None:
+def test_it_runs_locked_down_and_says_what_it_is_made_of(kube: Kube, servings: None) -> None:
     (pod,) = kube.list("pod", "gemmaserving.dev/serving=tiny")
 
     def inside(*command: str) -> subprocess.CompletedProcess[str]:
@@ -111,7 +108,7 @@ def test_it_runs_locked_down_and_says_what_it_is_made_of(kube: Kube, serving: di
     assert "transformers" in versions
 
 
-def test_its_encoder_is_seen_in_prometheus(kube: Kube, installed: Kube, serving: dict[str, Any]) -> None:
+def test_its_encoder_is_seen_in_prometheus(kube: Kube, installed: Kube, servings: None) -> None:
     service = installed.get("service", f"{RELEASE}-prometheus")
     assert service
     assert installed.namespace == SYSTEM
