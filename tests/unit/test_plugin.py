@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from gemma_operator.cli import main
 from gemma_operator.desired import Defaults, desired
+from gemma_operator.desired.warm_up import warm_up
 from gemma_operator.engine import plugin
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import NEWEST
@@ -199,3 +202,45 @@ def test_only_the_plugins_probe_is_asked_for_its_reason() -> None:
     assert not is_unfit(pod(container=RUNS))
     assert not is_unfit(pod(container={**RUNS, "ready": True}) | PROBED)
     assert not is_unfit(pod() | PROBED)
+
+
+CACHED = {"model": {"id": "google/gemma-4-E4B-it", "cache": {"size": "100Gi"}}}
+
+
+def test_a_warm_up_is_the_engine_without_what_makes_it_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pools = {"interactive": {"sidecars": [{"name": "s", "image": "s:1"}]}, "batch": {}}
+    of = {"apiVersion": "gemmaserving.dev/v1alpha1", "kind": "GemmaServing", "metadata": {"name": "chat"}}
+    file = tmp_path / "serving.yaml"
+    file.write_text(json.dumps({**of, "spec": {**CACHED, "engine": OURS, "pools": pools}}))
+    assert main(["render", str(file), "--warm-up"]) == 0
+    job, other = yaml.safe_load_all(capsys.readouterr().out)
+    assert job["metadata"]["name"].startswith("chat-interactive-warm")
+    assert other["metadata"]["name"].startswith("chat-batch-warm")
+    pod = job["spec"]["template"]
+    (once,) = pod["spec"]["containers"]
+    engine = container(**CACHED, engine=OURS)
+    assert once["command"] == ["python3", "-m", "gemma_engine.warm", "--"]
+    assert [once[same] for same in ("args", "env", "image", "resources", "volumeMounts")] == [
+        engine[same] for same in ("args", "env", "image", "resources", "volumeMounts")
+    ]
+    assert not once.keys() & {"readinessProbe", "startupProbe", "livenessProbe", "lifecycle"}
+    assert not any(label.startswith("gemmaserving.dev/") for label in pod["metadata"]["labels"]), "no Service finds it"
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["initContainers"] == [{"name": "s", "image": "s:1", "restartPolicy": "Always"}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"engine": OURS}, "pools.interactive: a warm-up needs model.cache: an emptyDir is gone with its Pod"),
+        (CACHED, "pools.interactive: a warm-up needs engine.plugin"),
+    ],
+)
+def test_a_warm_up_that_would_help_nothing_is_refused(spec: Any, said: str) -> None:
+    of = serving({"interactive": {}}, **spec)
+    want = desired(of, DEFAULTS)
+    made = next(child for child in want.children if child["kind"] == "Deployment")
+    with pytest.raises(RefusedSpec, match=said):
+        warm_up(of, "interactive", want.engines["interactive"], made)

@@ -15,7 +15,8 @@ from gemma_operator.api.parse import InvalidServing, parse
 from gemma_operator.api.serving import KIND, GemmaServing
 from gemma_operator.cli.output import dump
 from gemma_operator.desired import Defaults, Desired, desired
-from gemma_operator.desired.names import APPLIED, ASKED, TEMPLATE
+from gemma_operator.desired.names import APPLIED, ASKED, POOL, TEMPLATE
+from gemma_operator.desired.warm_up import warm_up
 from gemma_operator.rollout import REVISION, settle
 from gemma_operator.settings import BadSetting, read_settings
 
@@ -38,6 +39,11 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="show what would change in the cluster of the kubeconfig (with the operator's GEMMA_* settings); exit code 1 if anything",
     )
+    how.add_argument(
+        "--warm-up",
+        action="store_true",
+        help="print for each pool a Job that fills its cache (model.cache) for these settings before engines need them",
+    )
     parser.set_defaults(command=render)
 
 
@@ -49,10 +55,16 @@ def render(arguments: Namespace) -> int:
         return asyncio.run(_diff(servings, defaults))
     for serving in servings:
         want = desired(serving, defaults)
-        print(explanation(serving, want) if arguments.explain else dump(want.objects), end="")
+        objects = _warm_ups(serving, want) if arguments.warm_up else want.objects
+        print(explanation(serving, want) if arguments.explain else dump(objects), end="")
         if not arguments.explain and serving is not servings[-1]:
             print("---")
     return 0
+
+
+def _warm_ups(serving: GemmaServing, want: Desired) -> list[Object]:
+    deployments = {o["metadata"]["labels"][POOL]: o for o in want.children if o["kind"] == "Deployment"}
+    return [warm_up(serving, pool, engine, deployments[pool]) for pool, engine in want.engines.items()]
 
 
 def _documents(file: Path, namespace: str) -> list[Object]:
