@@ -146,6 +146,8 @@ def _next(
 ) -> _Seen:
     # What an engine counted before it changed the pool is the other pool's.
     is_same = known is not None and known.pool == pool and known.sample.at >= member.joined_at - FRESH_SECONDS
+    if known and member.lent and _has_foreign_queue(known, member, sample):
+        is_same = False
     if known and is_same and sample.at - known.sample.at <= MOST_GAP_SECONDS:
         grown = increase(known.sample, sample)
     elif not known and not member.lent and watch.since is not None and member.created_at > watch.since:
@@ -156,6 +158,11 @@ def _next(
     missed = over(grown.ttft, slo).misses_low if slo else 0.0
     before = known or _Seen(sample, pool)
     return _Seen(sample, pool, grown, True, before.recent * FADING + grown.answered, before.missed * FADING + missed)
+
+
+def _has_foreign_queue(known: _Seen, member: Member, sample: EngineCounters) -> bool:
+    """True while a lent engine still works off what its own pool had queued: those are no misses of this one."""
+    return known.last is None and known.sample.waiting > 0 and sample.at < member.joined_at + FRESH_SECONDS
 
 
 def _pool(
@@ -178,20 +185,25 @@ def _pool(
     if isinstance(reading, Missing) or coverage < LEAST_COVERAGE:
         return blind
     known = list(usable.values())
+    # A lent engine takes its share of the requests from its first second on, and is seen two samples later.
+    guests = sum(m.lent and m.uid not in usable and now - m.joined_at <= FRESH_SECONDS for m in fleet.members)
+    share = len(known) / (expected + guests)
     grown = [seen.last for seen in fresh.values() if seen.last and seen.is_new]
     return replace(
         blind,
         metrics=Metrics.FULL if coverage >= 1 else Metrics.PARTIAL,
         seconds=max((one.seconds for one in grown), default=0.0),
-        rates=_rates(known, coverage) if grown else None,
-        refused=sum(one.rejected / one.seconds for one in known) / coverage,
-        growth=sum(one.waiting / one.seconds for one in known) / coverage,
+        rates=_rates(known, share) if grown else None,
+        refused=sum(one.rejected / one.seconds for one in known) / share,
+        growth=sum(one.waiting / one.seconds for one in known) / share,
         ttft=_evidence(grown, policy.ttft),
         itl=_itl(grown, policy.itl),
         buckets=add(one.ttft for one in grown),
         finished=sum(one.finished for one in grown),
         stuck=any(_is_stuck(seen) for seen in fresh.values()),
-        skewed=_skewed(fresh),
+        skewed=_skewed(
+            {member.uid: fresh[member.uid] for member in fleet.members if member.uid in fresh and not member.lent}
+        ),
     )
 
 

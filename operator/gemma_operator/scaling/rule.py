@@ -51,7 +51,7 @@ def decide(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now:
         Decision(
             at=now,
             replicas=fleet.desired if is_dry else change.replicas,
-            wanted=terms.for_demand + terms.for_backlog,
+            wanted=terms.for_demand + terms.for_backlog + fleet.away,
             reason=change.reason,
             message=_message(fleet, change, is_dry),
             metrics=seen.metrics,
@@ -66,6 +66,7 @@ def decide(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now:
             p95=_p95(memory.moments, judgement, now),
             findings=findings.findings(policy, fleet, seen, memory, terms, judgement, now),
             dry_run=is_dry,
+            away=fleet.away,
         ),
         memory,
     )
@@ -92,7 +93,9 @@ def _follow(fleet: Fleet, seen: Observation, memory: Memory, now: float) -> Memo
     """Since when all is seen, and since when the fleet is settled."""
     is_whole = seen.metrics is Metrics.FULL
     is_young = any(now - member.joined_at < SETTLED_SECONDS for member in fleet.members)
-    is_calm = is_whole and not (is_young or fleet.rolling_out)
+    # An engine of another pool is set up differently: what it carries says nothing of this pool's own.
+    has_guests = any(member.lent for member in fleet.members)
+    is_calm = is_whole and not (is_young or has_guests or fleet.rolling_out)
     return replace(
         memory,
         at=now,
@@ -150,7 +153,7 @@ def _without_metrics(s: _Situation) -> _Change | None:
 
 
 def _up(s: _Situation) -> _Change | None:
-    wanted, now = s.terms.for_demand + s.terms.for_backlog, s.fleet.desired
+    wanted, now = _wanted(s), s.fleet.desired
     if wanted <= now:
         return None
     target = min(wanted, max(now + UP_BY, now * UP_FACTOR), s.policy.maximum)
@@ -199,6 +202,8 @@ def _objection(s: _Situation) -> str:
     """What speaks against fewer engines, whatever the demand was; empty where nothing does."""
     if s.fleet.rolling_out:
         return "a rollout replaces the Pods"
+    if s.fleet.away:
+        return f"{s.fleet.away} of them are lent to another pool"
     if s.fleet.pending > s.fleet.unschedulable:
         return f"{s.fleet.pending} Pods are starting"
     if s.judgement and s.judgement.verdict is Verdict.MISSED and not _is_hopeless(s):
@@ -213,7 +218,7 @@ def _is_hopeless(s: _Situation) -> bool:
 
 
 def _stay(s: _Situation) -> _Change:
-    wanted = max(s.minimum, s.terms.for_demand + s.terms.for_backlog)
+    wanted = max(s.minimum, _wanted(s))
     if wanted >= s.fleet.desired:
         return _hold(s, Reason.STEADY, _sum(s))
     if objection := _objection(s):
@@ -221,6 +226,11 @@ def _stay(s: _Situation) -> _Change:
         return _hold(s, reason, f"{wanted} would do, but {objection}")
     seconds = history_seconds(s.terms.cold_start)
     return _hold(s, Reason.COOLING_DOWN, f"{wanted} would do, but not yet for {seconds:.0f} s, a cold start")
+
+
+def _wanted(s: _Situation) -> int:
+    """Engines for the pool's own work, beside those that do another's."""
+    return s.terms.for_demand + s.terms.for_backlog + s.fleet.away
 
 
 def _hold(s: _Situation, reason: Reason, why: str) -> _Change:
