@@ -319,7 +319,16 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
             change = f"{before_desired} -> {pool['desired']} replicas"
             why = pool.get("lastDecision", {}).get("message", "")
             events.append(("Normal", "Scaled", f"pool {name}: {why if why.startswith(change) else change}"))
+        before, after = (_dry(found.get("pools", {}).get(name, {})) for found in (old, new))
+        if after and before.partition(":")[0] != after.partition(":")[0]:
+            events.append(("Normal", "DryRun", f"pool {name}: {after}"))
     return events
+
+
+def _dry(pool: Mapping[str, Any]) -> str:
+    """What `mode: DryRun` would have done; empty where that is nothing."""
+    last = pool.get("lastDecision", {})
+    return str(last["message"]) if last.get("record", {}).get("dry_run") else ""
 
 
 def _refusal(error: Exception) -> Hindrance:

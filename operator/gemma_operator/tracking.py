@@ -208,8 +208,9 @@ def outcome(pool: Pool) -> tuple[object, ...] | None:
     reason = decision.reason if pool.target is None else None
     verdicts = [judgement.verdict for judgement in (decision.judgement, decision.itl) if judgement]
     kinds = {finding.kind for finding in decision.findings}
+    would_be = decision.message.partition(":")[0] if decision.dry_run else ""
     loans = decision.lent, decision.away, [flip.uid for flip in pool.flips]
-    return decision.replicas, reason, verdicts, kinds, pool.missing and pool.missing.reason, loans
+    return decision.replicas, reason, verdicts, kinds, pool.missing and pool.missing.reason, loans, would_be
 
 
 def figures_of(pool: Pool) -> Figures:

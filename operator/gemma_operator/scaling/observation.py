@@ -26,6 +26,8 @@ LEAST_COVERAGE = 0.5
 """With fewer engines than this share, the rest can't be guessed from them."""
 SKEW = 0.2
 """One engine that misses so much more than all together has too much traffic, or is ill."""
+SETTLING_SECONDS = 60.0
+"""After an engine joined, the queues of the others are longer than its own: that is no fault of the router's."""
 FADING = 0.9
 """What is left after each tick of an engine's own misses and requests: about ten ticks count."""
 
@@ -125,8 +127,9 @@ def observe(
 def _look(watch: Watch, reading: Reading, pool: PoolId, slo: Slo | None, fleet: Fleet, now: float) -> dict[str, _Seen]:
     """The pool's engines after this tick, by UID; those that were never seen are left out."""
     samples = {} if isinstance(reading, Missing) else reading.engines
-    # A new engine has not lived through what the others have: their misses are compared from now on only.
-    has_new = any(member.uid not in watch.engines for member in fleet.members)
+    # A new engine has not lived through what the others have, and they still work off what came before it: their misses are
+    # compared from then on only.
+    has_new = any(m.uid not in watch.engines or now - m.joined_at < SETTLING_SECONDS for m in fleet.members)
     out = {}
     for member in fleet.members:
         known, sample = watch.engines.get(member.uid), samples.get(member.uid)
@@ -150,14 +153,20 @@ def _next(
         is_same = False
     if known and is_same and sample.at - known.sample.at <= MOST_GAP_SECONDS:
         grown = increase(known.sample, sample)
-    elif not known and not member.lent and watch.since is not None and member.created_at > watch.since:
-        # A Pod that was made while we watched had served nobody before it became Ready.
+    elif not known and not member.lent and _is_born(member, watch, sample):
+        # It had served nobody before it became Ready.
         grown = since_start(sample, min(member.ready_at, watch.at))
     else:
         return _Seen(sample, pool)
     missed = over(grown.ttft, slo).misses_low if slo else 0.0
     before = known or _Seen(sample, pool)
     return _Seen(sample, pool, grown, True, before.recent * FADING + grown.answered, before.missed * FADING + missed)
+
+
+def _is_born(member: Member, watch: Watch, sample: EngineCounters) -> bool:
+    """True for a Pod that was made while we watched, and became Ready lately: one that comes back was counted before."""
+    is_ours = watch.since is not None and member.created_at > watch.since
+    return is_ours and sample.at - member.ready_at <= MOST_GAP_SECONDS
 
 
 def _has_foreign_queue(known: _Seen, member: Member, sample: EngineCounters) -> bool:
@@ -223,6 +232,8 @@ def _why(
         return None
     if not expected:
         return Missing(MissingReason.NO_SERIES, f"{pool} has no Ready engine to measure")
+    if not members and reading.missing:
+        return reading.missing
     if not members:
         text = (
             f"no usable TTFT series for any of the {len(fleet.members)} Ready engines of {pool}: are the Pods scraped?"

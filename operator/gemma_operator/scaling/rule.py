@@ -146,17 +146,35 @@ def _without_metrics(s: _Situation) -> _Change | None:
     if s.seen.metrics not in (Metrics.BLIND, Metrics.BLIND_LONG):
         return None if s.memory.moments else _hold(s, Reason.METRICS_MISSING, "the first rates come with the next tick")
     said = f"{s.seen.missing.message} ({s.seen.missing.reason})" if s.seen.missing else "nothing is known of the load"
+    if by_gateway := _by_gateway(s, said):
+        return by_gateway
     usual = min(demand.usual_need(s.policy, s.memory, s.now), s.policy.maximum) if s.policy.ttft else 0
     if s.seen.metrics is Metrics.BLIND_LONG and usual > s.fleet.desired and not s.fleet.unschedulable:
         return _Change(usual, Reason.SAFE_FLOOR, f"this hour needed {usual} on recent days, and {said}")
     return _hold(s, Reason.METRICS_MISSING, said)
 
 
+def _by_gateway(s: _Situation, said: str) -> _Change | None:
+    """Without the engines' metrics a gateway's count may still raise, by what a request and an engine were worth before."""
+    if not isinstance(s.seen.offered, float | int) or not s.memory.moments or s.policy.ttft is None:
+        return None
+    load, share = s.seen.offered * s.memory.moments[-1].each, s.terms.media_share
+    needed = math.ceil(min(demand.engines_for(s.policy, load, share, s.memory.learned), demand.MOST_ENGINES))
+    target = min(needed, _highest_step(s.fleet.desired), s.policy.maximum)
+    if target <= s.fleet.desired or s.fleet.unschedulable:
+        return None
+    return _Change(target, Reason.DEMAND, f"the gateway counts {s.seen.offered:.0f} requests/s, and {said}")
+
+
+def _highest_step(now: int) -> int:
+    return max(now + UP_BY, now * UP_FACTOR)
+
+
 def _up(s: _Situation) -> _Change | None:
     wanted, now = _wanted(s), s.fleet.desired
     if wanted <= now:
         return None
-    target = min(wanted, max(now + UP_BY, now * UP_FACTOR), s.policy.maximum)
+    target = min(wanted, _highest_step(now), s.policy.maximum)
     if s.seen.metrics is Metrics.PARTIAL:
         target = min(target, now + 1)  # The unseen engines are guessed from the seen ones.
     if target <= now:
