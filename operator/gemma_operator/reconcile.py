@@ -319,9 +319,9 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
             change = f"{before_desired} -> {pool['desired']} replicas"
             why = pool.get("lastDecision", {}).get("message", "")
             events.append(("Normal", "Scaled", f"pool {name}: {why if why.startswith(change) else change}"))
-        before, after = (_dry(found.get("pools", {}).get(name, {})) for found in (old, new))
-        if after and before.partition(":")[0] != after.partition(":")[0]:
-            events.append(("Normal", "DryRun", f"pool {name}: {after}"))
+        was, would_be = (_dry(found.get("pools", {}).get(name, {})) for found in (old, new))
+        if would_be and was.partition(":")[0] != would_be.partition(":")[0]:
+            events.append(("Normal", "DryRun", f"pool {name}: {would_be}"))
     return events
 
 
