@@ -18,6 +18,7 @@ import yaml
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import parse
 from gemma_operator.desired import Defaults, desired
+from tools.bench_scaling import POOLS, decide_milliseconds, tick_figures
 from tools.cluster.control_plane import ControlPlane
 
 ROUNDS = 20
@@ -68,15 +69,18 @@ def apply_milliseconds() -> list[float]:
 
 def main() -> None:
     """Measure, print, write."""
-    renders, applies = render_milliseconds(), apply_milliseconds()
+    renders, applies, tick = render_milliseconds(), apply_milliseconds(), tick_figures()
     rows = {
         "render one object, median ms": statistics.median(renders),
         "apply to both Deployments, median ms": statistics.median(applies),
         "apply to both Deployments, slowest of 20, ms": max(applies),
         "CRD as JSON, KiB": len(json.dumps(crd())) / 1024,
+        "one scaling decision, median CPU ms": decide_milliseconds(),
+        f"scaler tick over {POOLS} pools, CPU ms": tick["cpu_seconds"] * 1000,
+        f"scaler tick over {POOLS} pools, queries": tick["queries"],
     }
     for name, value in rows.items():
-        print(f"{name:<48} {value:8.1f}")
+        print(f"{name:<48} {value:8.2f}")
     Path("out").mkdir(exist_ok=True)
     Path("out/bench.json").write_text(json.dumps(rows, indent=2) + "\n")
 

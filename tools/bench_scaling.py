@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +15,13 @@ from gemma_operator.observe import PoolState
 from gemma_operator.pods import EnginePod
 from gemma_operator.scaler import Scaler
 from gemma_operator.settings import read_settings
+from tests.support.scaling import Pool, seen
 from tests.support.scripted_prometheus import Reply, ScriptedEngine, scripted_prometheus, success
 from tests.unit.builders import serving
 
 POOLS, ENGINES_PER_POOL, TICKS, TICK_SECONDS = 1000, 2, 4, 15
 START = 1_800_000_000.0
+DECISIONS = 400
 # Beside what a scripted engine shows: as many series as vLLM 0.32 has of the metrics that are read.
 TTFT_EDGES = {"0.05": 0, "0.15": 50, "0.2": 50} | dict.fromkeys(
     ("0.35", "0.4", "0.75", "2.5", "5.0", "10.0", "30.0"), 100
@@ -31,19 +35,30 @@ SINGLE = (
 )
 
 
-def tick_figures() -> dict[str, float]:
+def tick_figures(pools: int = POOLS) -> dict[str, float]:
     """Measure some ticks and give the middle one: CPU seconds, seconds, queries, series."""
-    return asyncio.run(_tick_figures())
+    return asyncio.run(_tick_figures(pools))
 
 
-async def _tick_figures() -> dict[str, float]:
+def decide_milliseconds() -> float:
+    """CPU milliseconds of one decision with a full history, the median of many."""
+    pool = Pool(3)
+    figures = []
+    for tick in range(DECISIONS):
+        started = time.process_time()
+        pool.tick(seen(60 + 20 * math.sin(tick / 10)))
+        figures.append((time.process_time() - started) * 1000)
+    return statistics.median(figures[DECISIONS // 2 :])
+
+
+async def _tick_figures(pools: int = POOLS) -> dict[str, float]:
     now = START
     pool = {"interactive": {"replicas": {"min": 1, "max": 4}}}
     with scripted_prometheus() as prometheus:
         source = PrometheusSource(PrometheusClient(Access(prometheus.url), timeout_seconds=60))
         settings = replace(read_settings({}), tick_seconds=60)
         scaler = Scaler(source, settings, clock=lambda: now)
-        uids = [[f"{n:08}-0000-4000-8000-{m:012}" for m in range(ENGINES_PER_POOL)] for n in range(POOLS)]
+        uids = [[f"{n:08}-0000-4000-8000-{m:012}" for m in range(ENGINES_PER_POOL)] for n in range(pools)]
         for n, own in enumerate(uids):
             engines = tuple(EnginePod(uid, uid, START - 3600, START - 3300, False, None) for uid in own)
             state = PoolState(True, len(own), len(own), len(own), settled=True, engines=engines)
@@ -90,3 +105,4 @@ def _further(ticks: int) -> Iterator[tuple[str, dict[str, str], int]]:
 if __name__ == "__main__":
     for name, figure in tick_figures().items():
         print(f"{name:<16} {figure:10.3f}")
+    print(f"{'decide, ms':<16} {decide_milliseconds():10.3f}")

@@ -20,16 +20,15 @@ from gemma_operator import __version__, telemetry
 from gemma_operator.api.routing import GATEWAY_GROUP, POOL_GROUP
 from gemma_operator.api.serving import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from gemma_operator.desired.inference_pool import INFERENCE_POOL
-from gemma_operator.desired.names import MANAGER
+from gemma_operator.desired.names import DELETION_COST, MANAGER
 from gemma_operator.desired.route import HTTP_ROUTE
 from gemma_operator.lease import StoodDown
+from gemma_operator.loans import Flip
 from gemma_operator.plan import SCALER
 
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 Objects = list[Object]
-# kubernetes.io/docs/reference/labels-annotations-taints: the ReplicaSet removes the lowest first.
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
 _PARALLEL = 8
 # Group, version and name in URLs of what the operator reads and writes: nothing has to be asked of discovery,
@@ -133,20 +132,8 @@ class Cluster:
 
     async def go_first(self, namespace: str, pod: str, cost: int) -> None:
         """Ask the ReplicaSet to remove this Pod before others that cost more. Never raises: another one would do as well."""
-        body = {"metadata": {"annotations": {DELETION_COST: str(cost)}}}
         try:
-            await self._write(
-                "patch",
-                "Pod",
-                namespace,
-                lambda: self._resource("Pod").patch(
-                    body=body,
-                    name=pod,
-                    namespace=namespace,
-                    content_type="application/merge-patch+json",
-                    _request_timeout=_TIMEOUT,
-                ),
-            )
+            await self._patch_pod(namespace, pod, {"annotations": {DELETION_COST: str(cost)}})
         except API_ERRORS as error:
             log.warning("Pod %s/%s could not be marked to go first: %s", namespace, pod, error)
 
@@ -167,6 +154,22 @@ class Cluster:
         except API_ERRORS as error:
             return said(error)
         return ""
+
+    async def flip(self, namespace: str, flip: Flip) -> bool:
+        """Let an engine answer another class's requests; False where the Pod is gone. Raises what the API server says."""
+        return await self._patch_pod(namespace, flip.pod, flip.metadata) is not None
+
+    async def _patch_pod(self, namespace: str, pod: str, metadata: Object) -> Object | None:
+        def request() -> Any:
+            return self._resource("Pod").patch(
+                body={"metadata": metadata},
+                name=pod,
+                namespace=namespace,
+                content_type="application/merge-patch+json",
+                _request_timeout=_TIMEOUT,
+            )
+
+        return await self._write("patch", "Pod", namespace, request)
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object; one that is gone already is no error."""

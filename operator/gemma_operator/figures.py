@@ -76,6 +76,7 @@ def _decided(decision: Decision, gpus: int) -> dict[str, float]:
         "wanted_replicas": float(decision.wanted),
         "ready_replicas": float(decision.ready),
         "lent_replicas": float(decision.lent),
+        "away_replicas": float(decision.away),
         "gpus": float(decision.replicas * gpus),
     }
     if decision.judgement:

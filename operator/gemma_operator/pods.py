@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gemma_operator.desired.names import CLASS, LENT
+
 PORT_ANNOTATION, PATH_ANNOTATION = "prometheus.io/port", "prometheus.io/path"
 
 
@@ -23,6 +25,10 @@ class EnginePod:
     """No node has room for it."""
     metrics_url: str | None
     """Where its engine shows its metrics; None while it has no address."""
+    serves: str = ""
+    """Class of the requests that it answers."""
+    lent_at: float | None = None
+    """Since when that is another class than its pool's; None where it is not lent."""
 
 
 def engine_pods(pods: Iterable[Mapping[str, Any]]) -> tuple[EnginePod, ...]:
@@ -42,6 +48,8 @@ def _engine_pod(pod: Mapping[str, Any]) -> EnginePod:
         ready_at=epoch(ready.get("lastTransitionTime"), created_at) if ready.get("status") == "True" else None,
         unschedulable=scheduled.get("reason") == "Unschedulable",
         metrics_url=_metrics_url(status.get("podIP"), meta.get("annotations", {})),
+        serves=meta.get("labels", {}).get(CLASS, ""),
+        lent_at=_epoch_of(meta.get("annotations", {}).get(LENT)),
     )
 
 
@@ -50,6 +58,14 @@ def _metrics_url(ip: str | None, annotations: Mapping[str, str]) -> str | None:
         return None
     host = f"[{ip}]" if ":" in ip else ip
     return f"http://{host}:{annotations[PORT_ANNOTATION]}{annotations.get(PATH_ANNOTATION, '/metrics')}"
+
+
+def _epoch_of(text: str | None) -> float | None:
+    """An annotation that anybody may have changed."""
+    try:
+        return epoch(text, 0.0) if text else None
+    except ValueError:
+        return None
 
 
 def epoch(text: str | None, default: float) -> float:

@@ -90,7 +90,7 @@ class Reconciler:
             want = desired(serving, self._settings.defaults)
             children += await self._strangers(serving, want.children, children)
             profiles = await self._profiles.read(serving, want.engines)
-            self._scaler.track(serving, states, old.get("pools", {}), profiles)
+            self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders)
             scaling = self._scaler.scaling((serving.namespace, serving.name))
             targets = _targets(serving, states, scaling, old.get("pools", {}))
             stuck = {pool: crowded(alive, time.time()) for pool, alive in pods_by_pool(pods).items()}
@@ -103,6 +103,8 @@ class Reconciler:
                 await self._mark(serving.namespace, scaling)
             await self._restart_hung(body)
             children = [*children, *await self._carry_out(serving, steps)]
+            if await self._flip(body, scaling):
+                scaling = self._scaler.scaling((serving.namespace, serving.name))
             ways = await self._open(serving, want.ways, entries)
         except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
             return refused_status(
@@ -224,6 +226,21 @@ class Reconciler:
             said = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
             await self._cluster.event(body, "Warning", "EngineRestarted", said, self._settings.pod_name)
 
+    async def _flip(self, body: Object, scaling: Scaling) -> bool:
+        """Move engines between pools; True where that was refused, which concerns nothing else."""
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        try:
+            for flip in (flip for known in scaling.values() for flip in known.flips):
+                if await self._cluster.flip(namespace, flip):
+                    log.info("%s/%s: %s", namespace, name, flip.message)
+                    reason = "Lent" if flip.is_loan else "GivenBack"
+                    await self._cluster.event(body, "Normal", reason, flip.message, self._settings.pod_name)
+        except API_ERRORS as error:
+            log.warning("%s/%s: an engine could not be moved: %s", namespace, name, said(error))
+            self._scaler.hinder((namespace, name), said(error))
+            return True
+        return False
+
     async def _report(self, body: Object, new: Object) -> None:
         """Write the status where it differs, and an Event for each condition that turned and each change of replicas."""
         old = body.get("status", {})
@@ -302,7 +319,16 @@ def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, s
             change = f"{before_desired} -> {pool['desired']} replicas"
             why = pool.get("lastDecision", {}).get("message", "")
             events.append(("Normal", "Scaled", f"pool {name}: {why if why.startswith(change) else change}"))
+        was, would_be = (_dry(found.get("pools", {}).get(name, {})) for found in (old, new))
+        if would_be and was.partition(":")[0] != would_be.partition(":")[0]:
+            events.append(("Normal", "DryRun", f"pool {name}: {would_be}"))
     return events
+
+
+def _dry(pool: Mapping[str, Any]) -> str:
+    """What `mode: DryRun` would have done; empty where that is nothing."""
+    last = pool.get("lastDecision", {})
+    return str(last["message"]) if last.get("record", {}).get("dry_run") else ""
 
 
 def _refusal(error: Exception) -> Hindrance:

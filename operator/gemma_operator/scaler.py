@@ -5,31 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gemma_operator import telemetry
-from gemma_operator.api.heartbeat import Heartbeat
 from gemma_operator.api.serving import GemmaServing
-from gemma_operator.engine.view import pool_slo
-from gemma_operator.figures import Figures, figures
+from gemma_operator.figures import Figures
 from gemma_operator.metrics.queries import PoolQueries
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
-from gemma_operator.pods import EnginePod
 from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
-from gemma_operator.scaling.decision import Decision
-from gemma_operator.scaling.heartbeat import Beats, Hung, follow, may_restart
-from gemma_operator.scaling.memory import Memory, restore
-from gemma_operator.scaling.observation import FRESH_SECONDS, Observation, Watch, observe
-from gemma_operator.scaling.policy import policy_of
-from gemma_operator.scaling.pool import Fleet, Member, Mode, Policy
-from gemma_operator.scaling.profile import Profile, Rates
+from gemma_operator.scaling.heartbeat import Beats, Hung, follow
+from gemma_operator.scaling.memory import restore
+from gemma_operator.scaling.observation import Observation, Watch, observe
+from gemma_operator.scaling.pool import Mode
+from gemma_operator.scaling.profile import Profile
 from gemma_operator.scaling.rule import decide
 from gemma_operator.scaling_status import PoolScaling, Scaling
 from gemma_operator.settings import Settings
+from gemma_operator.tracking import Pool, Serving, figures_of, lasting_gap, lend, outcome, spec_of, victims_of
 from gemma_operator.workqueue import Key, WorkQueue
 
 log = logging.getLogger(__name__)
@@ -37,88 +33,8 @@ STATUS_REFRESH_SECONDS = 30
 """How often measured values in the status are renewed while nothing else changes."""
 MEMORY_REFRESH_SECONDS = 600
 """How often what was learnt is written down while nothing else changes: a restart loses no more than that."""
-SAMPLE_GAPS = (MissingReason.NO_SERIES, MissingReason.STALE, MissingReason.PARTIAL_COVERAGE)
-"""What is no fault while engines have just started."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
 """So many changes by somebody else in this time are no accident."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """What a serving's spec says of one pool."""
-
-    policy: Policy
-    queries: PoolQueries
-    gpus: int
-    """GPUs of one engine."""
-    interactive: bool
-
-
-@dataclass(slots=True)
-class _Pool:
-    spec: _Spec
-    memory: Memory
-    saved: Mapping[str, Any]
-    """The memory as it stands in the status."""
-    saved_at: float
-    engines: tuple[EnginePod, ...] = ()
-    fleet: Fleet = field(default_factory=lambda: Fleet(desired=0))
-    first_ready: dict[str, float] = field(default_factory=dict)
-    """Pod UID -> when it was Ready for the first time, as far as we saw: a readiness that flaps is no new start."""
-    seen: Observation | None = None
-    rates: Rates | None = None
-    """The newest that were seen."""
-    decision: Decision | None = None
-    target: int | None = None
-    """What was decided and is not reached; a decision to hold is none, so who scales by hand is not overruled."""
-    asked: int | None = None
-    """The target before: its write may be seen late."""
-    victims: tuple[str, ...] = ()
-    gaps: int = 0
-    """Ticks in a row without all metrics."""
-    missing: Missing | None = None
-    """Why, once it is no accident."""
-    foreign: tuple[float, ...] = ()
-    """When somebody else changed the size."""
-    shown: Decision | None = None
-    hung: tuple[Hung, ...] = ()
-
-    def follow(self, state: PoolState) -> None:
-        """Take over the Pods as they are."""
-        ready = {engine.uid: engine.ready_at for engine in state.engines if engine.ready_at is not None}
-        alive = {engine.uid for engine in state.engines}
-        self.first_ready = ready | {uid: at for uid, at in self.first_ready.items() if uid in alive}
-        members = [
-            Member(engine.uid, engine.created_at, self.first_ready[engine.uid], engine.ready_at)
-            for engine in state.engines
-            if engine.ready_at is not None
-        ]
-        self.engines = state.engines
-        self.fleet = Fleet(
-            desired=state.desired,
-            members=tuple(members),
-            pending=len(alive) - len(members),
-            unschedulable=sum(engine.unschedulable for engine in state.engines),
-            rolling_out=state.rolling_out,
-        )
-        if self.target == state.desired:
-            self.target = None
-
-
-@dataclass(slots=True)
-class _Serving:
-    pools: dict[str, _Pool] = field(default_factory=dict)
-    gpu_budget: int | None = None
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    restarted_at: float = 0.0
-    """When one of its engines was last restarted because it hung."""
-    shown_at: float = 0.0
-
-    def to_restart(self, now: float) -> Hung | None:
-        """The engine to restart now."""
-        hung = [one for pool in self.pools.values() for one in pool.hung]
-        fleets = [pool.fleet for pool in self.pools.values()]
-        return may_restart(hung, fleets, self.restarted_at, now) if self.heartbeat.restart else None
 
 
 class Scaler:
@@ -128,7 +44,7 @@ class Scaler:
         self._source = source
         self._settings = settings
         self._clock = clock
-        self._servings: dict[Key, _Serving] = {}
+        self._servings: dict[Key, Serving] = {}
         self._watch = Watch()
         self._beats: Beats = {}
         self._reading: asyncio.Future[Reading] | None = None
@@ -139,25 +55,38 @@ class Scaler:
         states: Mapping[str, PoolState],
         shown: Mapping[str, Any],
         profiles: Mapping[str, Profile] | None = None,
+        lenders: Collection[str] = (),
     ) -> None:
         """Take over policy and fleet of every pool as of the last reconcile.
 
-        `shown` is `status.pools` as it stands; `profiles` says of pools what their engines carry.
+        `shown` is `status.pools` as it stands; `profiles` says of pools what their engines carry; `lenders`: pools whose engines
+        can answer the interactive pool's requests, and may.
         """
-        known = self._servings.setdefault((serving.namespace, serving.name), _Serving())
+        known = self._servings.setdefault((serving.namespace, serving.name), Serving())
         pools = {}
         for name in serving.spec.pools:
-            spec, state = _spec(serving, name, (profiles or {}).get(name)), states.get(name, PoolState())
+            spec = spec_of(serving, name, (profiles or {}).get(name), name in lenders)
+            state = states.get(name, PoolState())
             if (pool := known.pools.get(name)) is None:
                 saved = shown.get(name, {}).get("memory", {})
-                pool = _Pool(spec, restore(saved), saved, self._clock())
+                pool = Pool(spec, restore(saved), saved, self._clock())
             elif state.desired not in (pool.fleet.desired, pool.target, pool.asked):
                 pool.foreign = (*pool.foreign[-CONTESTED_TIMES:], self._clock())
             pool.spec = spec
             pool.follow(state)
             pools[name] = pool
-        known.pools, known.gpu_budget = pools, serving.spec.gpu_budget
+        known.pools, known.gpu_budget, known.borrower = pools, serving.spec.gpu_budget, serving.spec.borrower
         known.heartbeat = serving.spec.heartbeat
+        if known.borrower:
+            fleet, guests = pools[known.borrower].fleet, (guest for pool in pools.values() for guest in pool.guests())
+            pools[known.borrower].fleet = replace(fleet, members=(*fleet.members, *guests))
+        if not any(pool.flips for pool in pools.values()):
+            known.hindrance = ""
+
+    def hinder(self, key: Key, why: str) -> None:
+        """A flip was refused; it is tried again."""
+        if known := self._servings.get(key):
+            known.hindrance = why
 
     def forget(self, key: Key) -> None:
         """The serving is gone."""
@@ -165,7 +94,7 @@ class Scaler:
 
     def scaling(self, key: Key) -> Scaling:
         """Last decisions of a serving, for plan and status."""
-        pools = self._servings.get(key, _Serving()).pools
+        serving = self._servings.get(key, Serving())
         return {
             name: PoolScaling(
                 policy=pool.spec.policy,
@@ -176,13 +105,15 @@ class Scaler:
                 contested=self._is_contested(pool),
                 hung=pool.hung,
                 memory=pool.saved,
+                flips=pool.flips,
+                hindrance=serving.hindrance if pool.flips else "",
             )
-            for name, pool in pools.items()
+            for name, pool in serving.pools.items()
         }
 
     def to_restart(self, key: Key) -> Hung | None:
         """The engine of a serving that hangs and is to be restarted now."""
-        return self._servings.get(key, _Serving()).to_restart(self._clock())
+        return self._servings.get(key, Serving()).to_restart(self._clock())
 
     def restarted(self, key: Key) -> None:
         """An engine of the serving was restarted because it hung."""
@@ -251,7 +182,7 @@ class Scaler:
     def _decide(
         self,
         key: Key,
-        serving: _Serving,
+        serving: Serving,
         seen: Mapping[str, Observation],
         engines: Mapping[str, EngineCounters],
         now: float,
@@ -260,13 +191,13 @@ class Scaler:
 
         A target that can't be reached is not pressed each tick: the queue retries what failed.
         """
-        before = {name: _outcome(pool) for name, pool in serving.pools.items()}
+        before = {name: outcome(pool) for name, pool in serving.pools.items()}
         claims = {}
         for name, observation in seen.items():
             pool = serving.pools[name]
             policy = pool.spec.policy
             pool.seen, pool.rates = observation, observation.rates or pool.rates
-            pool.missing = _lasting_gap(pool, observation, now)
+            pool.missing = lasting_gap(pool, observation, now)
             decision, pool.memory = decide(policy, pool.fleet, observation, pool.memory, now)
             claims[name] = Claim(decision, pool.spec.gpus, pool.spec.interactive, policy.mode is Mode.AUTO)
         for name, decision in allocate(serving.gpu_budget, claims).items():
@@ -274,12 +205,13 @@ class Scaler:
             is_move = claims[name].writes and decision.replicas != pool.fleet.desired
             pool.decision = decision
             pool.asked, pool.target = pool.target, decision.replicas if is_move else None
-            pool.victims = _victims(pool, engines)
-            if is_move and _outcome(pool) != before[name]:
+            pool.victims = victims_of(pool, engines)
+            if is_move and outcome(pool) != before[name]:
                 log.info("%s: %s (%s)", PoolId(*key, name), decision.message, decision.reason)
-        return any(_outcome(pool) != before[name] for name, pool in serving.pools.items())
+        lend(serving, engines, now)
+        return any(outcome(pool) != before[name] for name, pool in serving.pools.items())
 
-    def _find_hung(self, serving: _Serving) -> bool:
+    def _find_hung(self, serving: Serving) -> bool:
         """Note which engines hang; True where others do than before."""
         is_new = False
         for pool in serving.pools.values():
@@ -292,7 +224,7 @@ class Scaler:
             pool.hung = hung
         return is_new
 
-    def _show(self, serving: _Serving, now: float) -> bool:
+    def _show(self, serving: Serving, now: float) -> bool:
         """Take over what the status shows; False where that is nothing new."""
         is_new = False
         for pool in serving.pools.values():
@@ -303,70 +235,20 @@ class Scaler:
                 pool.saved, pool.saved_at, is_new = pool.memory.save(), now, True
         return is_new
 
-    def _all(self) -> Iterable[tuple[PoolId, _Pool]]:
+    def _all(self) -> Iterable[tuple[PoolId, Pool]]:
         for key, serving in self._servings.items():
             yield from _pools_of(key, serving)
 
-    def _is_contested(self, pool: _Pool) -> bool:
+    def _is_contested(self, pool: Pool) -> bool:
         recent = [at for at in pool.foreign if at >= self._clock() - CONTESTED_SECONDS]
         return pool.spec.policy.mode is Mode.AUTO and len(recent) >= CONTESTED_TIMES
 
     def _figures(self) -> dict[telemetry.PoolLabels, Figures]:
-        return {(pool_id.namespace, pool_id.serving, pool_id.pool): _figures(pool) for pool_id, pool in self._all()}
+        return {(pool_id.namespace, pool_id.serving, pool_id.pool): figures_of(pool) for pool_id, pool in self._all()}
 
     def _budgets(self) -> dict[telemetry.ServingLabels, float]:
         return {key: s.gpu_budget for key, s in self._servings.items() if s.gpu_budget is not None}
 
 
-def _pools_of(key: Key, serving: _Serving) -> Iterable[tuple[PoolId, _Pool]]:
+def _pools_of(key: Key, serving: Serving) -> Iterable[tuple[PoolId, Pool]]:
     return ((PoolId(*key, name), pool) for name, pool in serving.pools.items())
-
-
-def _spec(serving: GemmaServing, name: str, profile: Profile | None) -> _Spec:
-    pool = serving.spec.pools[name]
-    return _Spec(
-        policy=policy_of(pool.replicas, pool_slo(serving.spec, name), pool.scaling, profile),
-        queries=PoolQueries(pool.scaling.backlog_query, pool.scaling.offered_query),
-        gpus=pool.gpu_count,
-        interactive=serving.spec.class_of(name) == "interactive",
-    )
-
-
-def _victims(pool: _Pool, engines: Mapping[str, EngineCounters]) -> tuple[str, ...]:
-    """The Pods that lose the least work when the pool shrinks. Pods that aren't Ready go before them anyway."""
-    if pool.target is None or pool.target >= pool.fleet.desired:
-        return ()
-    loads = [
-        (seen.running + seen.waiting, -engine.created_at, engine.name)
-        for engine in pool.engines
-        if engine.ready_at is not None and (seen := engines.get(engine.uid))
-    ]
-    return tuple(name for _, _, name in sorted(loads)[: pool.fleet.desired - pool.target])
-
-
-def _lasting_gap(pool: _Pool, seen: Observation, now: float) -> Missing | None:
-    """What the status calls missing: a single failed reading turns no condition, nor does an engine that just started."""
-    own = [found for found in (seen.backlog, seen.offered) if isinstance(found, Missing)]
-    missing = seen.missing or next(iter(own), None)
-    is_expected = any(now - member.joined_at > FRESH_SECONDS for member in pool.fleet.members)
-    if missing is seen.missing and missing and missing.reason in SAMPLE_GAPS and not is_expected:
-        missing = next(iter(own), None)
-    pool.gaps = pool.gaps + 1 if missing else 0
-    return missing if pool.gaps > 1 else None
-
-
-def _outcome(pool: _Pool) -> tuple[object, ...] | None:
-    """What of a tick's result is worth a reconcile when it changes."""
-    if (decision := pool.decision) is None:
-        return None
-    # A target that is not reached is asked for with changing reasons.
-    reason = decision.reason if pool.target is None else None
-    verdicts = [judgement.verdict for judgement in (decision.judgement, decision.itl) if judgement]
-    kinds = {finding.kind for finding in decision.findings}
-    return decision.replicas, reason, verdicts, kinds, pool.missing and pool.missing.reason
-
-
-def _figures(pool: _Pool) -> Figures:
-    spec = pool.spec
-    missing = pool.missing is not None
-    return figures(spec.policy, pool.fleet, spec.gpus, pool.seen, pool.rates, pool.memory, pool.decision, missing)

@@ -16,6 +16,7 @@ from gemma_operator.api.conditions import (
     SLO_MET,
     Condition,
 )
+from gemma_operator.loans import Flip
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.counters import Missing
 from gemma_operator.scaling.decision import Decision, Kind, Reason
@@ -49,6 +50,10 @@ class PoolScaling:
     """Engines that hold requests and don't get on."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What survives a restart of the operator."""
+    flips: tuple[Flip, ...] = ()
+    """Engines of it that are to move to another pool or back."""
+    hindrance: str = ""
+    """Why they could not be moved."""
 
 
 Scaling = Mapping[str, PoolScaling]
@@ -231,6 +236,10 @@ def _sound(scaling: Scaling) -> Condition:
             "or set scaling.mode to External"
         )
         return Condition(SCALING_SOUND, "False", "Contested", said)
+    for name, known in scaling.items():
+        if known.hindrance:
+            said = f"pool {name}: {known.flips[0].message}: refused, and tried again: {known.hindrance}"
+            return Condition(SCALING_SOUND, "False", "LoanRefused", said)
     if not found:
         return Condition(SCALING_SOUND, "True", "AsExpected", "Nothing speaks against how the pools are scaled")
     return Condition(SCALING_SOUND, "False", found[0][0].value, "; ".join(text for _, text in found))

@@ -57,9 +57,9 @@ def status(
         *routing_ready(serving, ways),
         *scaling_conditions(scaling),
     ]
-    shown = old.get("pools", {})
+    shown, loans = old.get("pools", {}), _loans(serving, states)
     pools = {
-        name: _pool(serving, name, states.get(name, PoolState()), scaling, shown.get(name, {}), now)
+        name: _pool(serving, name, states.get(name, PoolState()), scaling, shown.get(name, {}), now) | loans[name]
         for name in serving.spec.pools
     }
     return _status(serving.generation, new, pools, old, now) | {"endpoints": _endpoints(serving)}
@@ -226,6 +226,21 @@ def _pool(
     if state.startup:
         out["startup"] = _startup(state.startup, shown.get("startup", {}))
     return out | _revision(state, shown, now) | pool_status(scaling.get(name))
+
+
+def _loans(serving: GemmaServing, states: Mapping[str, PoolState]) -> dict[str, dict[str, int]]:
+    """What each pool has lent and borrowed now; nothing where that is none."""
+    spec = serving.spec
+    found: dict[str, dict[str, int]] = {name: {} for name in spec.pools}
+    lent = {
+        name: sum(engine.serves == "interactive" for engine in states.get(name, PoolState()).engines)
+        for name in spec.pools
+        if spec.class_of(name) == "batch"
+    }
+    found |= {name: {"lent": count} for name, count in lent.items() if count}
+    if spec.borrower and any(lent.values()):
+        found[spec.borrower] = {"borrowed": sum(lent.values())}
+    return found
 
 
 def _revision(state: PoolState, shown: Mapping[str, Any], now: str) -> dict[str, Any]:

@@ -55,6 +55,7 @@ POOL_GAUGES = {
     "pending_replicas": "Pods of a pool that are not Ready yet.",
     "unschedulable_replicas": "Pods of a pool that no node has room for.",
     "lent_replicas": "Engines that another pool has lent to a pool.",
+    "away_replicas": "Engines of a pool that it has lent to another.",
     "min_replicas": "Least engines of a pool, the schedule in it.",
     "max_replicas": "Most engines of a pool.",
     "gpus": "GPUs of the engines decided for.",

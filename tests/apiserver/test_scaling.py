@@ -38,6 +38,8 @@ class Engines:
 
     def __init__(self, kube: Kube, prometheus: ScriptedPrometheus) -> None:
         self.kube, self.prometheus, self.rate = kube, prometheus, 4.0
+        self.starting: set[str] = set()
+        """Pools whose new Pods don't become Ready."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -54,16 +56,20 @@ class Engines:
         while not self._stop.wait(0.2):
             pods = [pod for pod in self.kube.list("pod") if "deletionTimestamp" not in pod["metadata"]]
             for pod in pods:
-                if engine_pods([pod])[0].ready_at is None:
+                is_starting = pod["metadata"]["labels"]["gemmaserving.dev/pool"] in self.starting
+                if engine_pods([pod])[0].ready_at is None and not is_starting:
                     self._make_ready(pod["metadata"]["name"])
             now = time.time()
-            requests = self.rate * (now - before) / max(1, len(pods))
+            engaged = {engine.uid for engine in engine_pods(pods) if engine.serves == "interactive" and engine.ready_at}
+            requests = self.rate * (now - before) / max(1, len(engaged))
             before = now
             known = {engine.pod_uid: engine for engine in self.prometheus.engines}
             engines = [known.get(pod["metadata"]["uid"]) or ScriptedEngine(pod["metadata"]["uid"]) for pod in pods]
             self.prometheus.now = now
             self.prometheus.engines = [
                 replace(engine, good=engine.good + requests, prompt_tokens=engine.prompt_tokens + 500 * requests)
+                if engine.pod_uid in engaged
+                else replace(engine, running=0)
                 for engine in engines
             ]
 

@@ -20,7 +20,6 @@ INDIRECT: dict[Right, str] = {
         "update",
     ): "admission asks for it where a child gets an owner reference "
     "that blocks deletion: all of the tier were made with OwnerReferencesPermissionEnforcement on",
-    ("", "pods", "patch"): "no pool of the tier gives up a Pod that runs; tests/node scales down under load",
 }
 
 

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from gemma_operator.cluster import Refused
+from gemma_operator.loans import Flip
 from gemma_operator.rollout import REVISION
 
 Object = dict[str, Any]
@@ -77,6 +78,19 @@ class FakeCluster:
         self.writes.append(("evict", "Pod", pod))
         del self.objects["Pod", namespace, pod]
         return ""
+
+    async def flip(self, namespace: str, flip: Flip) -> bool:
+        if "Pod" in self.refuse:
+            raise Refused(self.refuse["Pod"])
+        found = self.objects.get(("Pod", namespace, flip.pod))
+        if found is None or found["metadata"]["uid"] != flip.uid:
+            return False
+        self.writes.append(("flip", "Pod", flip.pod))
+        for kind, values in flip.metadata.items():
+            if kind != "uid":
+                merged = {**found["metadata"].get(kind, {}), **values}
+                found["metadata"][kind] = {key: value for key, value in merged.items() if value is not None}
+        return True
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         self.writes.append(("delete", kind, name))

@@ -153,6 +153,17 @@ def test_where_nothing_is_scraped_the_podmonitor_is_named(prometheus: ScriptedPr
     assert prometheus.asked == [COUNTERS_QUERY, UNLABELLED_QUERY]
 
 
+def test_where_no_engine_runs_the_users_queries_are_asked_all_the_same(prometheus: ScriptedPrometheus) -> None:
+    """What waits outside of a pool that was scaled to zero is all that can wake it."""
+    prometheus.engines, pool = [], PoolId("ns", "chat", "batch")
+    prometheus.user_results = {"sum(queue)": [{"metric": {}, "value": [NOW, "7"]}]}
+    found = source(prometheus).read(NOW, {}, {pool: PoolQueries("sum(queue)")})
+    assert isinstance(found, Scrape)
+    assert (found.engines, found.backlog) == ({}, {pool: 7})
+    assert found.missing
+    assert found.missing.reason is MissingReason.NO_SERIES
+
+
 def test_engines_without_the_label_are_told_apart_from_none(prometheus: ScriptedPrometheus) -> None:
     prometheus.engines, prometheus.unlabelled = [], True
     found = missing(prometheus)

@@ -141,6 +141,12 @@ CASES: list[Any] = [
      pool("batch", replicas={"min": 0}, scaling={"mode": "External"})),
     ("batch-scaling", pool(scaling={"deadline": "1h"}), ["pools interactive", "for batch pools"], pool("batch", scaling={"deadline": "1h"})),
     ("batch-scaling", pool(scaling={"backlogQuery": "q"}), ["pools interactive"], pool("batch", scaling={"backlogQuery": "q"})),
+    ("lending", pool(scaling={"lend": 1}), ["pools interactive: scaling.lend is for batch pools"],
+     {"pools": {"interactive": {}, "batch": {"scaling": {"lend": 1}}}}),
+    ("lending", pool("batch", scaling={"lend": 1}), ["pools batch", "exactly one interactive pool"],
+     {"pools": {"chat": {"class": "interactive"}, "batch": {"scaling": {"lend": 1}}}}),
+    ("lending", {"pools": {"interactive": None, "chat": {"class": "interactive"}, "batch": {"scaling": {"lend": 1}}}}, ["pools batch"],
+     {"pools": {"interactive": None, "night": {"class": "batch", "scaling": {"lend": 3}}, "batch": None}}),
     ("floors-within-budget", {**pool(tensorParallel=2, replicas={"min": 2}), "gpuBudget": 3}, ["gpuBudget is 3", "floors of all pools"],
      {**pool(tensorParallel=2, replicas={"min": 2}), "gpuBudget": 4}),
     ("one-node-cache-one-engine", model(cache={"size": "1Gi", "accessMode": "ReadWriteOnce"}),
@@ -258,7 +264,7 @@ def test_a_rule_of_every_pool_names_those_that_break_it() -> None:
     with pytest.raises(InvalidServing, match="pools chat, web: a pool that is not called"):
         parse(body({"pools": {"chat": {}, "batch": {}, "web": {}}}))
     rules = [rule for rule in RULES.values() if isinstance(rule, EachPool)]
-    assert len(rules) == 5
+    assert len(rules) == 6
     assert all("self.pools.all(n, " in rule.validation()["rule"] for rule in rules)
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from gemma_operator import telemetry
 from gemma_operator.api.serving import GemmaServing
+from gemma_operator.metrics.client import Access, PrometheusClient
+from gemma_operator.metrics.prometheus import PrometheusSource
 from gemma_operator.metrics.queries import Queries
 from gemma_operator.observe import PoolState
 from gemma_operator.pods import EnginePod
@@ -22,6 +24,7 @@ from gemma_operator.scaling.memory import restore
 from gemma_operator.scaling_status import PoolScaling
 from gemma_operator.settings import read_settings
 from gemma_operator.workqueue import WorkQueue
+from tests.support.scripted_prometheus import scripted_prometheus
 from tests.unit.builders import serving
 
 TICK = 15
@@ -109,6 +112,16 @@ async def test_the_first_tick_wakes_a_serving_and_a_quiet_one_does_not(fixture: 
     await fixture.ticks(10)
     assert [] in await fixture.ticks(8)
     assert fixture.decision.reason == Reason.STEADY
+
+
+async def test_a_pool_at_zero_is_woken_through_prometheus_where_no_engine_runs() -> None:
+    with scripted_prometheus() as prometheus:
+        prometheus.user_results = {"q": [{"metric": {}, "value": [START, "50"]}]}
+        of = serving({"batch": {"replicas": {"min": 0, "max": 2}, "scaling": {"backlogQuery": "q"}}})
+        scaler = Scaler(PrometheusSource(PrometheusClient(Access(prometheus.url))), read_settings({}), lambda: START)
+        scaler.track(of, {"batch": PoolState(True, 0, 0, 0, settled=True)}, {})
+        assert await scaler.tick() == [KEY]
+        assert scaler.scaling(KEY)["batch"].target == 1
 
 
 async def test_an_idle_pool_of_fixed_size_is_not_woken_at_all() -> None:

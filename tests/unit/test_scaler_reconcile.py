@@ -235,6 +235,10 @@ async def test_in_other_modes_nothing_is_written(prometheus: ScriptedPrometheus,
     assert world.condition("ScalingSound") == "True AsExpected"
     said = world.pool["lastDecision"]["message"]
     assert ("would be" in said) == (mode == "DryRun"), said
+    told = [message for kind, reason, message in world.cluster.events if reason == "DryRun"]
+    assert bool(told) == (mode == "DryRun")
+    assert all(message.startswith("pool interactive: would be ") for message in told)
+    assert len({message.split(":")[1] for message in told}) == len(told), "one for each other number"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One GPU budget over the pools, and engines lent from one to another."""
+"""One GPU budget over the pools."""
 
 from dataclasses import replace
 
@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.decision import Decision, Reason, Terms
-from gemma_operator.scaling.lending import Lender, Loans, plan
 from gemma_operator.scaling.observation import Metrics
 
 
-def decision(desired, replicas, *, critical=0, demand=None, minimum=0, metrics=Metrics.FULL, ready=None, lent=0):
+def decision(
+    desired, replicas, *, critical=0, demand=None, minimum=0, metrics=Metrics.FULL, ready=None, lent=0, away=0
+):
     terms = Terms(critical=critical, for_demand=replicas if demand is None else demand)
     return Decision(
         at=0,
@@ -27,6 +28,7 @@ def decision(desired, replicas, *, critical=0, demand=None, minimum=0, metrics=M
         minimum=minimum,
         maximum=99,
         terms=terms,
+        away=away,
     )
 
 
@@ -98,6 +100,16 @@ def test_pools_that_somebody_else_sizes_are_counted_and_left_alone():
     assert settle(6, claims) == {"a": 3, "b": 3}
 
 
+def test_lent_engines_are_counted_once_and_beside_the_batch_floor():
+    """Batch has 2, one of them lent: taking the other would starve it, and what is lent works for interactive already."""
+    claims = {
+        "interactive": Claim(decision(2, 3, critical=3, lent=1), 1, True),
+        "batch": Claim(decision(2, 2, critical=1, ready=1, away=1), 1, False),
+    }
+    assert settle(4, claims) == {"interactive": 2, "batch": 2}
+    assert settle(5, claims) == {"interactive": 3, "batch": 2}
+
+
 def test_engines_of_several_gpus_and_of_none():
     claims = {
         "big": Claim(decision(1, 3, critical=3), 4, True),
@@ -125,30 +137,3 @@ def test_never_above_the_budget_and_nothing_idle_that_is_wanted(budget, listed):
     for name, claim in claims.items():
         assert got[name] <= claim.decision.replicas
         assert got[name] == claim.decision.replicas or left < claim.gpus
-
-
-def lender(ready, *, critical=1, minimum=0, most=9, lent=0):
-    engines = tuple((float(i), f"b{i}") for i in range(ready))
-    return Lender(decision(ready, ready, critical=critical, minimum=minimum), most, lent, engines)
-
-
-@pytest.mark.parametrize(
-    ("borrower", "borrowed", "lenders", "loans"),
-    [
-        (decision(4, 4, critical=2, ready=2), 0, [lender(3)], Loans()),
-        (decision(4, 4, critical=4, ready=2), 0, [lender(3)], Loans(lend=("b0", "b1"))),
-        (decision(4, 4, critical=4, ready=2), 1, [lender(3)], Loans(lend=("b0",))),
-        (decision(4, 4, critical=4, ready=2), 0, [lender(3, critical=3)], Loans()),
-        (decision(4, 4, critical=4, ready=2), 0, [lender(3, minimum=2)], Loans(lend=("b0",))),
-        (decision(4, 4, critical=4, ready=2), 0, [lender(3, most=1)], Loans(lend=("b0",))),
-        (decision(4, 4, critical=4, ready=2), 0, [lender(3, most=1, lent=1)], Loans()),
-        (decision(4, 4, critical=3, ready=3), 1, [lender(3)], Loans()),
-        (decision(4, 4, critical=3, ready=4), 1, [lender(3)], Loans(give_back=("x0",))),
-        (decision(4, 4, critical=3, ready=4), 2, [lender(3)], Loans(give_back=("x0", "x1"))),
-    ],
-)
-def test_engines_are_lent_for_what_is_there_and_come_back_when_the_own_ones_carry_it(
-    borrower, borrowed, lenders, loans
-):
-    mine = [(float(i), f"x{i}") for i in range(borrowed)]
-    assert plan(borrower, mine, lenders) == loans

@@ -83,6 +83,25 @@ def test_a_pod_that_lost_its_readiness_comes_back_with_its_counters():
     assert found.rates.requests == pytest.approx(20)
 
 
+@pytest.mark.parametrize("away", [2, 30, 45, 90])
+def test_a_pod_made_while_we_watched_counts_its_life_once_however_long_it_was_not_ready(away):
+    """Of longer than ten minutes nothing is remembered of it: it comes back as one that was there before."""
+    eye = Eye(ONE)
+    eye.counts(a=1000)
+    eye.counts(a=1150)
+    born, done, life = eye.now, 1150, 0
+    new = member("c", created_at=born + 1, ready_at=born + 20, joined_at=born + 20)
+    for tick in range(1, 9 + away):
+        is_away = 4 < tick <= 4 + away
+        done, life = done + 150, life + (0 if is_away else 150)
+        back = replace(new, joined_at=eye.now) if tick > 4 + away else new
+        pool = ONE if is_away else Fleet(2, (member("a"), back))
+        seen = [counters("a", eye.now + TICK, done), counters("c", eye.now + TICK, life)]
+        found = eye.tick(scrape(*seen[: 1 if is_away else 2]), pool=pool)
+        assert found.ttft.samples <= 300, f"tick {tick}"
+        assert found.rates.requests <= 20.1
+
+
 def test_a_restarted_engine_counts_from_its_start():
     eye = Eye(ONE)
     eye.counts(a=1000)
@@ -278,6 +297,51 @@ def test_one_engine_that_misses_more_than_the_rest_is_named():
         at = eye.now + TICK
         found = eye.tick(scrape(*(counters(uid, at, tick * 80, tick * 70) for uid in "ab")))
     assert not found.skewed, "all miss alike"
+
+
+def test_engines_that_work_off_their_queues_beside_a_new_one_are_not_skewed():
+    """Two engines under twice their load get a third: for a while only the old ones answer late."""
+    eye, good, late = Eye(TWO, START), {"a": 0.0, "b": 0.0, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.0}
+    joined = START + 60
+    for second in range(2, 600, 2):
+        now, has_new = START + second, START + second >= joined
+        drained = now >= joined + 40
+        for uid in "abc" if has_new else "ab":
+            is_late = uid != "c" and not drained
+            (late if is_late else good)[uid] += 30.0
+        new = member("c", ready_at=joined, created_at=joined - 30, joined_at=joined)
+        pool = Fleet(3, (*TWO.members, new)) if has_new else TWO
+        found = eye.tick(scrape(*(counters(uid, now, good[uid], late[uid]) for uid in good)), 2, pool)
+        assert not found.skewed, f"{now - joined} s after it joined"
+
+
+def test_a_lent_engine_is_not_compared_with_the_pools_own():
+    eye = Eye(Fleet(4, (*(member(uid) for uid in "abc"), member("d", lent=True))))
+    for tick in range(1, 12):
+        at = eye.now + TICK
+        good = [counters(uid, at, tick * 150) for uid in "abc"]
+        found = eye.tick(scrape(*good, counters("d", at, tick * 80, tick * 70)))
+        assert not found.skewed
+
+
+def test_a_lent_engines_share_is_guessed_until_it_is_seen_and_its_old_queue_is_no_miss():
+    eye = Eye(ONE)
+    eye.counts(a=1000)
+    eye.counts(a=1300)
+    at = eye.now
+    guest = member("b", joined_at=at + 1, lent=True)
+    eye.pool = Fleet(1, (member("a"), guest))
+    shares, samples = [], []
+    for tick, waiting in enumerate((60.0, 20.0, 0.0, 0.0), 1):
+        own = counters("a", eye.now + TICK, 1300 + tick * 150)
+        theirs = counters("b", eye.now + TICK, 5000 + tick * 150, tick * 40 if waiting else 80, waiting=waiting)
+        found = eye.tick(scrape(own, theirs))
+        assert found.metrics is Metrics.FULL
+        shares.append(found.rates.requests)
+        samples.append(found.ttft)
+    assert shares[:3] == [pytest.approx(20)] * 3
+    assert [one.misses_low for one in samples] == [0, 0, 0, 0]
+    assert samples[-1].samples == 300
 
 
 def test_backlog_and_offered_load_are_passed_on():

@@ -16,7 +16,7 @@ from gemma_operator.scaling.pool import Mode, Slo
 from gemma_operator.scaling.profile import DEFAULT_PROFILE
 from gemma_operator.scaling.rule import decide
 from gemma_operator.scaling.schedule import Slot
-from tests.support.scaling import COLD_START, POLICY, START, TICK, WORK, Pool, blind, fleet, seen
+from tests.support.scaling import COLD_START, DOWN, POLICY, START, TICK, WORK, Pool, blind, fleet, seen
 
 CAPACITY = 0.95 * 0.96
 """Load planned for each engine: safety times operating point at 10 % media."""
@@ -93,6 +93,24 @@ def test_the_gateways_count_wins_over_the_engines():
     assert smooth(2).run(seen(rate(1.0), offered=rate(3.0)), 60).terms.fast == pytest.approx(3.0)
     unknown = Missing(MissingReason.NO_SERIES, "no such series")
     assert smooth(2).run(seen(rate(1.0), offered=unknown), 60).terms.fast == pytest.approx(1.0)
+
+
+def test_blind_the_gateways_count_may_raise_and_never_lowers():
+    """What a request costs is known from before; without that, or with a count that is missing, it holds."""
+    pool = smooth(2)
+    pool.run(seen(rate(1.0)), 300)
+    raised = pool.tick(replace(blind(), offered=rate(3.0)))
+    assert (raised.replicas, raised.reason) == (3, Reason.DEMAND)
+    assert raised.message.startswith("2 -> 3 replicas: the gateway counts 98 requests/s, and Prometheus is down")
+    assert pool.tick(replace(blind(), offered=rate(0.1))).replicas == 3
+    assert pool.tick(replace(blind(), offered=DOWN)).replicas == 3
+    assert pool.tick(replace(blind(), offered=1e12)).replicas == 7, "a wild count is held in by the step"
+    unknown = Pool(2)
+    assert unknown.run(replace(blind(), offered=rate(9.0)), 300).replicas == 2
+    waiting = smooth(2)
+    waiting.run(seen(rate(1.0)), 300)
+    waiting.more = {"unschedulable": 1}
+    assert waiting.tick(replace(blind(), offered=rate(9.0))).replicas == 2
 
 
 def test_a_queue_gets_engines_only_if_the_others_would_not_drain_it_meanwhile():

@@ -39,6 +39,12 @@ class Watch:
         status = (await self._get(path)).get("status")
         return status if isinstance(status, dict) else {}
 
+    async def generations(self) -> dict[str, int]:
+        """Deployment -> generation, for those of this GemmaServing: it grows with each write of a spec."""
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments?labelSelector=gemmaserving.dev/serving={self._name}"
+        found = (await self._get(path))["items"]
+        return {item["metadata"]["name"]: item["metadata"]["generation"] for item in found}
+
     async def sample(self, since: float, now: float) -> Sample:
         """The interactive pool now; `since` is when the load began, both epoch seconds."""
         status, p95 = await asyncio.gather(self.status(), self.p95())

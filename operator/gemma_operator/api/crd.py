@@ -40,6 +40,8 @@ _POOL_STATUS: dict[str, Any] = {
         "desired": {**_INT, "description": "Engines asked for."},
         "ready": {**_INT, "description": "Engines that answer."},
         "pending": {**_INT, "description": "Engines on their way."},
+        "lent": {**_INT, "description": "Engines of this pool that answer another pool's requests now."},
+        "borrowed": {**_INT, "description": "Engines of other pools that answer this pool's requests now."},
         "url": {**_STRING, "description": "Address of the pool's Service inside the cluster."},
         "p95Milliseconds": {**_INT, "description": "p95 TTFT over the window, milliseconds."},
         "attainment": {**_STRING, "description": "Share of requests within the SLO over the window, with its bounds."},

@@ -202,6 +202,8 @@ class Scaling(ApiModel):
     """Batch pools: PromQL for the number of requests that wait outside of the engines, for instance in a queue."""
     deadline: Duration | None = None
     """Batch pools: how long after its arrival a request should be finished; 1h where absent, from 1m to 168h."""
+    lend: Annotated[int, Field(ge=1, le=10000)] | None = None
+    """Batch pools: engines that may serve the interactive pool at a time, while it is short of its own; none where absent."""
 
     RULES = (
         Rule(

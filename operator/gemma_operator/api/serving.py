@@ -99,6 +99,17 @@ class Spec(ApiModel):
             ),
             "scaling.backlogQuery and scaling.deadline are for batch pools: an interactive pool goes by its TTFT target",
         ),
+        EachPool(
+            "lending",
+            "self.pools[n] == null || !has(self.pools[n].scaling) || !has(self.pools[n].scaling.lend) || "
+            "((has(self.pools[n].class) ? self.pools[n].class == 'batch' : n == 'batch') && "
+            "self.pools.filter(m, self.pools[m] != null && has(self.pools[m].class) ? "
+            "self.pools[m].class == 'interactive' : m != 'batch').size() == 1)",
+            lambda spec, name: (
+                spec.pools[name].scaling.lend is None or (spec.class_of(name) == "batch" and spec.borrower is not None)
+            ),
+            "scaling.lend is for batch pools beside exactly one interactive pool, which borrows their engines: remove it",
+        ),
         Rule(
             "floors-within-budget",
             "!has(self.gpuBudget) || !has(self.pools) || self.gpuBudget >= self.pools.map(n, self.pools[n] == null ? 1 : "
@@ -159,6 +170,17 @@ class Spec(ApiModel):
     def entry_pool(self) -> str:
         """The pool for clients that choose no class."""
         return self.main_pool("interactive") or self.main_pool("batch") or ""
+
+    @property
+    def borrower(self) -> str | None:
+        """The pool that batch pools may lend engines to: the only interactive one."""
+        interactive = [name for name in self.pools if self.class_of(name) == "interactive"]
+        return interactive[0] if len(interactive) == 1 else None
+
+    @property
+    def lends(self) -> bool:
+        """True where engines may serve another pool than their own."""
+        return any(pool.scaling.lend for pool in self.pools.values())
 
     @property
     def most_engines(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from gemma_operator.api.serving import GemmaServing
@@ -16,6 +17,7 @@ from gemma_operator.desired.pod import Defaults, Engine, engine_of
 from gemma_operator.desired.route import HTTP_ROUTE, http_route
 from gemma_operator.desired.service import entry_service, service
 from gemma_operator.engine.findings import Finding, RefusedSpec
+from gemma_operator.engine.lending import lending_findings
 
 __all__ = ["CHILD_KINDS", "ROUTE_KINDS", "Defaults", "Desired", "Engine", "desired", "is_entry"]
 
@@ -34,6 +36,8 @@ class Desired:
     """The ways to them beside the pools' own Services: no engine depends on one."""
     engines: Mapping[str, Engine]
     warnings: tuple[Finding, ...]
+    lenders: frozenset[str] = frozenset()
+    """Pools whose engines can answer the interactive pool's requests, and may."""
 
     @property
     def objects(self) -> tuple[dict[str, Any], ...]:
@@ -63,8 +67,18 @@ def desired(serving: GemmaServing, defaults: Defaults) -> Desired:
             service(serving, pool),
             disruption_budget(serving, pool),
         ]
-    warnings = dict.fromkeys(warning for engine in engines.values() for warning in engine.command.warnings)
-    return Desired(tuple(children), tuple(_ways(serving)), engines, tuple(warnings))
+    unfit = _unfit(serving, engines)
+    said = [*(warning for engine in engines.values() for warning in engine.command.warnings), *chain(*unfit.values())]
+    lenders = frozenset(pool for pool, findings in unfit.items() if not findings)
+    return Desired(tuple(children), tuple(_ways(serving)), engines, tuple(dict.fromkeys(said)), lenders)
+
+
+def _unfit(serving: GemmaServing, engines: Mapping[str, Engine]) -> dict[str, tuple[Finding, ...]]:
+    """Pools that may lend engines, each with what speaks against it."""
+    if (borrower := serving.spec.borrower) is None:
+        return {}
+    lending = [name for name, pool in serving.spec.pools.items() if pool.scaling.lend]
+    return {name: lending_findings(engines[name].view, engines[borrower].view) for name in lending}
 
 
 def is_entry(child: Mapping[str, Any]) -> bool:

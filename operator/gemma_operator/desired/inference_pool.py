@@ -19,7 +19,7 @@ def inference_pool(serving: GemmaServing, pool: str, asked: InferencePoolRouting
         "kind": INFERENCE_POOL,
         "metadata": names.metadata(serving, pool),
         "spec": {
-            "selector": {"matchLabels": names.selector(serving.name, pool)},
+            "selector": {"matchLabels": names.traffic(serving.spec, serving.name, pool)},
             "targetPorts": [{"number": PORT}],
             "endpointPickerRef": asked.endpoint_picker_ref.model_dump(by_alias=True, exclude_none=True),
         },

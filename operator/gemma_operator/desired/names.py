@@ -6,13 +6,17 @@ import hashlib
 import re
 from typing import Any
 
-from gemma_operator.api.serving import API_VERSION, GROUP, KIND, GemmaServing
+from gemma_operator.api.serving import API_VERSION, GROUP, KIND, GemmaServing, Spec
 
 MANAGER = "gemma-operator"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 SERVING = f"{GROUP}/serving"
 POOL = f"{GROUP}/pool"
 CLASS = f"{GROUP}/class"
+"""The class of requests that an engine Pod answers: its pool's, or that of the pool which it is lent to."""
+LENT = f"{GROUP}/lent-since"
+# kubernetes.io/docs/reference/labels-annotations-taints: the ReplicaSet removes the lowest first.
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 APPLIED = f"{GROUP}/applied"
 ASKED = f"{GROUP}/asked"
 TEMPLATE = f"{GROUP}/template"
@@ -65,6 +69,20 @@ def label_value(name: str) -> str:
 def selector(serving: str, pool: str) -> dict[str, str]:
     """Labels that pick the engine Pods of one pool; they never change."""
     return {SERVING: label_value(serving), POOL: pool}
+
+
+def traffic(spec: Spec, serving: str, pool: str) -> dict[str, str]:
+    """Labels that pick the engine Pods which answer a pool's requests.
+
+    Where engines may be lent, the class in their label decides: it is no part of the Deployments' selectors, so that a Pod can
+    change it and stay its ReplicaSet's. Every Pod has had that label from its start.
+    """
+    own = selector(serving, pool)
+    if not spec.lends:
+        return own
+    if pool == spec.borrower:
+        return {SERVING: own[SERVING], CLASS: "interactive"}
+    return {**own, CLASS: spec.class_of(pool)}
 
 
 def labels(serving: str, pool: str) -> dict[str, str]:

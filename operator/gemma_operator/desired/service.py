@@ -11,7 +11,7 @@ from gemma_operator.engine.settings import PORT
 
 def service(serving: GemmaServing, pool: str) -> dict[str, Any]:
     """A ClusterIP Service in front of the pool's Ready engines."""
-    return _service(names.metadata(serving, pool), names.selector(serving.name, pool))
+    return _service(names.metadata(serving, pool), names.traffic(serving.spec, serving.name, pool))
 
 
 def entry_service(serving: GemmaServing) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def entry_service(serving: GemmaServing) -> dict[str, Any]:
     It selects one pool only: kube-proxy would spread requests over the classes.
     """
     metadata = names.serving_metadata(serving, names.entry_name(serving.name))
-    return _service(metadata, names.selector(serving.name, serving.spec.entry_pool))
+    return _service(metadata, names.traffic(serving.spec, serving.name, serving.spec.entry_pool))
 
 
 def _service(metadata: dict[str, Any], selector: dict[str, str]) -> dict[str, Any]:

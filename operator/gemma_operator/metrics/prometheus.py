@@ -49,9 +49,12 @@ class PrometheusSource:
             found = self._engines(now)
         except SourceFailed as error:
             return error.missing
-        if isinstance(found, Missing):
+        if isinstance(found, Missing) and (not queries or found.reason is not MissingReason.NO_SERIES):
             return found
+        # Where no engine runs, what users count is all there is: it wakes a pool from zero.
         answers = self._user_queries.read(queries)
+        if isinstance(found, Missing):
+            return Scrape({}, answers.backlog, answers.offered, found)
         return Scrape(found, answers.backlog, answers.offered)
 
     def _engines(self, now: float) -> dict[str, EngineCounters] | Missing:

@@ -59,7 +59,7 @@ def _layers(claims: Mapping[str, Claim]) -> Iterator[dict[str, int]]:
     yield {name: min(count, claims[name].decision.minimum) for name, count in interactive.items()}
     yield {name: min(count, _batch_floor(claims[name].decision)) for name, count in batch.items()}
     yield {name: min(count, claims[name].decision.terms.critical) for name, count in interactive.items()}
-    yield {name: min(count, claims[name].decision.terms.critical) for name, count in batch.items()}
+    yield {name: min(count, _batch_critical(claims[name].decision)) for name, count in batch.items()}
     yield interactive
     yield batch
 
@@ -70,8 +70,12 @@ def _may_shrink(claim: Claim) -> bool:
 
 
 def _batch_floor(decision: Decision) -> int:
-    """Batch work must not starve: where some waits, one engine is kept for it."""
-    return max(decision.minimum, min(1, decision.terms.for_demand))
+    """Batch work must not starve: where some waits, one engine is kept for it, beside those that are lent."""
+    return max(decision.minimum, min(1, decision.terms.for_demand)) + decision.away
+
+
+def _batch_critical(decision: Decision) -> int:
+    return decision.terms.critical + decision.away
 
 
 def _serve(layer: Mapping[str, int], claims: Mapping[str, Claim], granted: dict[str, int], left: int) -> int:

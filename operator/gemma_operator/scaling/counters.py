@@ -103,6 +103,8 @@ class Scrape:
     """Requests that wait outside of the engines, for pools whose spec names a query for it."""
     offered: Mapping[PoolId, float | Missing] = field(default_factory=dict)
     """Requests per second that clients sent, by the gateway's count, for pools whose spec names a query for it."""
+    missing: Missing | None = None
+    """Why no engine is in it."""
 
 
 Reading = Scrape | Missing

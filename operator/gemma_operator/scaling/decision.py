@@ -118,6 +118,7 @@ class Decision:
     """Replicas asked for before this decision."""
     ready: int
     lent: int
+    """Engines of another pool that are lent to this one."""
     minimum: int
     """With the schedule in it."""
     maximum: int
@@ -129,3 +130,5 @@ class Decision:
     findings: tuple[Finding, ...] = ()
     dry_run: bool = False
     """The rule came to another number, which isn't written: see the message."""
+    away: int = 0
+    """Engines of this pool that are lent to another one."""

@@ -16,7 +16,8 @@ def explain(decision: Decision) -> str:
 def _lines(decision: Decision) -> Iterator[tuple[str, str]]:
     terms = decision.terms
     lent = f", {decision.lent} lent to it" if decision.lent else ""
-    yield "engines", f"{decision.desired} asked for, {decision.ready} Ready{lent}"
+    away = f", {decision.away} lent to another pool" if decision.away else ""
+    yield "engines", f"{decision.desired} asked for, {decision.ready} Ready{lent}{away}"
     yield "metrics", decision.metrics.value
     if decision.judgement:
         yield "TTFT", _judged(decision.judgement, decision.p95)

@@ -66,6 +66,8 @@ def may_restart(hung: Iterable[Hung], fleets: Iterable[Fleet], last: float, now:
     """The engine to restart now: the one that hangs for longest, while every other one of the serving that has a node is Ready."""
     waits = now - last < COOL_SECONDS
     starts = any(
-        fleet.pending > fleet.unschedulable or len(fleet.members) + fleet.pending < fleet.desired for fleet in fleets
+        fleet.pending > fleet.unschedulable
+        or sum(not member.lent for member in fleet.members) + fleet.away + fleet.pending < fleet.desired
+        for fleet in fleets
     )
     return None if waits or starts else min(hung, key=lambda one: one.since, default=None)

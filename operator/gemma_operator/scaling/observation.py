@@ -26,6 +26,8 @@ LEAST_COVERAGE = 0.5
 """With fewer engines than this share, the rest can't be guessed from them."""
 SKEW = 0.2
 """One engine that misses so much more than all together has too much traffic, or is ill."""
+SETTLING_SECONDS = 60.0
+"""After an engine joined, the queues of the others are longer than its own: that is no fault of the router's."""
 FADING = 0.9
 """What is left after each tick of an engine's own misses and requests: about ten ticks count."""
 
@@ -125,8 +127,9 @@ def observe(
 def _look(watch: Watch, reading: Reading, pool: PoolId, slo: Slo | None, fleet: Fleet, now: float) -> dict[str, _Seen]:
     """The pool's engines after this tick, by UID; those that were never seen are left out."""
     samples = {} if isinstance(reading, Missing) else reading.engines
-    # A new engine has not lived through what the others have: their misses are compared from now on only.
-    has_new = any(member.uid not in watch.engines for member in fleet.members)
+    # A new engine has not lived through what the others have, and they still work off what came before it: their misses are
+    # compared from then on only.
+    has_new = any(m.uid not in watch.engines or now - m.joined_at < SETTLING_SECONDS for m in fleet.members)
     out = {}
     for member in fleet.members:
         known, sample = watch.engines.get(member.uid), samples.get(member.uid)
@@ -146,16 +149,29 @@ def _next(
 ) -> _Seen:
     # What an engine counted before it changed the pool is the other pool's.
     is_same = known is not None and known.pool == pool and known.sample.at >= member.joined_at - FRESH_SECONDS
+    if known and member.lent and _has_foreign_queue(known, member, sample):
+        is_same = False
     if known and is_same and sample.at - known.sample.at <= MOST_GAP_SECONDS:
         grown = increase(known.sample, sample)
-    elif not known and not member.lent and watch.since is not None and member.created_at > watch.since:
-        # A Pod that was made while we watched had served nobody before it became Ready.
+    elif not known and not member.lent and _is_born(member, watch, sample):
+        # It had served nobody before it became Ready.
         grown = since_start(sample, min(member.ready_at, watch.at))
     else:
         return _Seen(sample, pool)
     missed = over(grown.ttft, slo).misses_low if slo else 0.0
     before = known or _Seen(sample, pool)
     return _Seen(sample, pool, grown, True, before.recent * FADING + grown.answered, before.missed * FADING + missed)
+
+
+def _is_born(member: Member, watch: Watch, sample: EngineCounters) -> bool:
+    """True for a Pod that was made while we watched, and became Ready lately: one that comes back was counted before."""
+    is_ours = watch.since is not None and member.created_at > watch.since
+    return is_ours and sample.at - member.ready_at <= MOST_GAP_SECONDS
+
+
+def _has_foreign_queue(known: _Seen, member: Member, sample: EngineCounters) -> bool:
+    """True while a lent engine still works off what its own pool had queued: those are no misses of this one."""
+    return known.last is None and known.sample.waiting > 0 and sample.at < member.joined_at + FRESH_SECONDS
 
 
 def _pool(
@@ -178,20 +194,25 @@ def _pool(
     if isinstance(reading, Missing) or coverage < LEAST_COVERAGE:
         return blind
     known = list(usable.values())
+    # A lent engine takes its share of the requests from its first second on, and is seen two samples later.
+    guests = sum(m.lent and m.uid not in usable and now - m.joined_at <= FRESH_SECONDS for m in fleet.members)
+    share = len(known) / (expected + guests)
     grown = [seen.last for seen in fresh.values() if seen.last and seen.is_new]
     return replace(
         blind,
         metrics=Metrics.FULL if coverage >= 1 else Metrics.PARTIAL,
         seconds=max((one.seconds for one in grown), default=0.0),
-        rates=_rates(known, coverage) if grown else None,
-        refused=sum(one.rejected / one.seconds for one in known) / coverage,
-        growth=sum(one.waiting / one.seconds for one in known) / coverage,
+        rates=_rates(known, share) if grown else None,
+        refused=sum(one.rejected / one.seconds for one in known) / share,
+        growth=sum(one.waiting / one.seconds for one in known) / share,
         ttft=_evidence(grown, policy.ttft),
         itl=_itl(grown, policy.itl),
         buckets=add(one.ttft for one in grown),
         finished=sum(one.finished for one in grown),
         stuck=any(_is_stuck(seen) for seen in fresh.values()),
-        skewed=_skewed(fresh),
+        skewed=_skewed(
+            {member.uid: fresh[member.uid] for member in fleet.members if member.uid in fresh and not member.lent}
+        ),
     )
 
 
@@ -211,6 +232,8 @@ def _why(
         return None
     if not expected:
         return Missing(MissingReason.NO_SERIES, f"{pool} has no Ready engine to measure")
+    if not members and reading.missing:
+        return reading.missing
     if not members:
         text = (
             f"no usable TTFT series for any of the {len(fleet.members)} Ready engines of {pool}: are the Pods scraped?"

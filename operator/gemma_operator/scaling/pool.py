@@ -78,7 +78,7 @@ class Fleet:
     """The pool's engines as the API server knows them."""
 
     desired: int
-    """Replicas asked for; lent engines are not in it."""
+    """Replicas asked for. Engines that it has lent to another pool are in it, those lent to it are not."""
     members: tuple[Member, ...] = ()
     pending: int = 0
     """Pods that are not Ready yet."""
@@ -86,6 +86,8 @@ class Fleet:
     """Those of them that no node has room for."""
     rolling_out: bool = False
     """Pods are being replaced by a newer revision."""
+    away: int = 0
+    """Engines that it has lent to another pool; they are no members."""
 
     @property
     def cold_start_seconds(self) -> float:

@@ -51,7 +51,7 @@ def decide(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now:
         Decision(
             at=now,
             replicas=fleet.desired if is_dry else change.replicas,
-            wanted=terms.for_demand + terms.for_backlog,
+            wanted=terms.for_demand + terms.for_backlog + fleet.away,
             reason=change.reason,
             message=_message(fleet, change, is_dry),
             metrics=seen.metrics,
@@ -66,6 +66,7 @@ def decide(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now:
             p95=_p95(memory.moments, judgement, now),
             findings=findings.findings(policy, fleet, seen, memory, terms, judgement, now),
             dry_run=is_dry,
+            away=fleet.away,
         ),
         memory,
     )
@@ -92,7 +93,9 @@ def _follow(fleet: Fleet, seen: Observation, memory: Memory, now: float) -> Memo
     """Since when all is seen, and since when the fleet is settled."""
     is_whole = seen.metrics is Metrics.FULL
     is_young = any(now - member.joined_at < SETTLED_SECONDS for member in fleet.members)
-    is_calm = is_whole and not (is_young or fleet.rolling_out)
+    # An engine of another pool is set up differently: what it carries says nothing of this pool's own.
+    has_guests = any(member.lent for member in fleet.members)
+    is_calm = is_whole and not (is_young or has_guests or fleet.rolling_out)
     return replace(
         memory,
         at=now,
@@ -143,17 +146,35 @@ def _without_metrics(s: _Situation) -> _Change | None:
     if s.seen.metrics not in (Metrics.BLIND, Metrics.BLIND_LONG):
         return None if s.memory.moments else _hold(s, Reason.METRICS_MISSING, "the first rates come with the next tick")
     said = f"{s.seen.missing.message} ({s.seen.missing.reason})" if s.seen.missing else "nothing is known of the load"
+    if by_gateway := _by_gateway(s, said):
+        return by_gateway
     usual = min(demand.usual_need(s.policy, s.memory, s.now), s.policy.maximum) if s.policy.ttft else 0
     if s.seen.metrics is Metrics.BLIND_LONG and usual > s.fleet.desired and not s.fleet.unschedulable:
         return _Change(usual, Reason.SAFE_FLOOR, f"this hour needed {usual} on recent days, and {said}")
     return _hold(s, Reason.METRICS_MISSING, said)
 
 
+def _by_gateway(s: _Situation, said: str) -> _Change | None:
+    """Without the engines' metrics a gateway's count may still raise, by what a request and an engine were worth before."""
+    if not isinstance(s.seen.offered, float | int) or not s.memory.moments or s.policy.ttft is None:
+        return None
+    load, share = s.seen.offered * s.memory.moments[-1].each, s.terms.media_share
+    needed = math.ceil(min(demand.engines_for(s.policy, load, share, s.memory.learned), demand.MOST_ENGINES))
+    target = min(needed, _highest_step(s.fleet.desired), s.policy.maximum)
+    if target <= s.fleet.desired or s.fleet.unschedulable:
+        return None
+    return _Change(target, Reason.DEMAND, f"the gateway counts {s.seen.offered:.0f} requests/s, and {said}")
+
+
+def _highest_step(now: int) -> int:
+    return max(now + UP_BY, now * UP_FACTOR)
+
+
 def _up(s: _Situation) -> _Change | None:
-    wanted, now = s.terms.for_demand + s.terms.for_backlog, s.fleet.desired
+    wanted, now = _wanted(s), s.fleet.desired
     if wanted <= now:
         return None
-    target = min(wanted, max(now + UP_BY, now * UP_FACTOR), s.policy.maximum)
+    target = min(wanted, _highest_step(now), s.policy.maximum)
     if s.seen.metrics is Metrics.PARTIAL:
         target = min(target, now + 1)  # The unseen engines are guessed from the seen ones.
     if target <= now:
@@ -199,6 +220,8 @@ def _objection(s: _Situation) -> str:
     """What speaks against fewer engines, whatever the demand was; empty where nothing does."""
     if s.fleet.rolling_out:
         return "a rollout replaces the Pods"
+    if s.fleet.away:
+        return f"{s.fleet.away} of them are lent to another pool"
     if s.fleet.pending > s.fleet.unschedulable:
         return f"{s.fleet.pending} Pods are starting"
     if s.judgement and s.judgement.verdict is Verdict.MISSED and not _is_hopeless(s):
@@ -213,7 +236,7 @@ def _is_hopeless(s: _Situation) -> bool:
 
 
 def _stay(s: _Situation) -> _Change:
-    wanted = max(s.minimum, s.terms.for_demand + s.terms.for_backlog)
+    wanted = max(s.minimum, _wanted(s))
     if wanted >= s.fleet.desired:
         return _hold(s, Reason.STEADY, _sum(s))
     if objection := _objection(s):
@@ -221,6 +244,11 @@ def _stay(s: _Situation) -> _Change:
         return _hold(s, reason, f"{wanted} would do, but {objection}")
     seconds = history_seconds(s.terms.cold_start)
     return _hold(s, Reason.COOLING_DOWN, f"{wanted} would do, but not yet for {seconds:.0f} s, a cold start")
+
+
+def _wanted(s: _Situation) -> int:
+    """Engines for the pool's own work, beside those that do another's."""
+    return s.terms.for_demand + s.terms.for_backlog + s.fleet.away
 
 
 def _hold(s: _Situation, reason: Reason, why: str) -> _Change:
