@@ -15,6 +15,7 @@ from gemma_operator.desired.names import POOL
 from gemma_operator.desired.pod import Defaults, Engine, engine_of
 from gemma_operator.desired.route import HTTP_ROUTE, http_route
 from gemma_operator.desired.service import entry_service, service
+from gemma_operator.desired.tenancy import not_granted
 from gemma_operator.engine.findings import Finding, RefusedSpec
 
 __all__ = ["CHILD_KINDS", "ROUTE_KINDS", "Defaults", "Desired", "Engine", "desired", "is_entry"]
@@ -58,11 +59,12 @@ def desired(serving: GemmaServing, defaults: Defaults) -> Desired:
     claim = cache_claim(serving)
     children = [claim] if claim else []
     for pool, engine in engines.items():
-        children += [
-            deployment(serving, pool, engine, defaults),
-            service(serving, pool),
-            disruption_budget(serving, pool),
-        ]
+        workload = deployment(serving, pool, engine, defaults)
+        own = tuple(name for _, name in defaults.priority_classes)
+        refused += not_granted(engine.view, workload["spec"]["template"], defaults.tenants_may, own)
+        children += [workload, service(serving, pool), disruption_budget(serving, pool)]
+    if refused:
+        raise RefusedSpec(tuple(refused))
     warnings = dict.fromkeys(warning for engine in engines.values() for warning in engine.command.warnings)
     return Desired(tuple(children), tuple(_ways(serving)), engines, tuple(warnings))
 
