@@ -33,7 +33,7 @@ def pins() -> Iterator[tuple[str, str, list[str]]]:
 def licence(package: importlib.metadata.Distribution) -> str:
     """As the package names it."""
     about = package.metadata
-    named = about.get("License-Expression") or about.get("License") or ""
+    named = next((about[field] for field in ("License-Expression", "License") if field in about), "")
     if named and len(named) < 40:
         return named
     classified = [text for text in about.get_all("Classifier") or [] if text.startswith("License ::")]

@@ -34,7 +34,13 @@ PATIENCE = 240
 NOT_DRIVEN = {"GemmaOperatorTickOld"}
 """An operator that lives and doesn't tick: nothing outside of it does that. tests/monitoring stops its ticks."""
 ONE = {"replicas": {"min": 1, "max": 1}, "gpus": 0}
-SLOW = {"env": [{"name": "STANDIN_SPEED", "value": "0.01"}]}
+
+
+def speed(times: str) -> dict[str, Any]:
+    """Hardware so many times as fast as the measured GPU."""
+    return {"env": [{"name": "STANDIN_SPEED", "value": times}]}
+
+
 ENCODER = """
 import time
 from prometheus_client import Counter, start_http_server
@@ -50,9 +56,9 @@ def costly(milliseconds: float, **measured_with: str) -> dict[str, Any]:
 
 
 ONLINE: dict[str, Any] = {
-    "healthy": {**ONE, "class": "interactive", "slo": {"ttft": {"target": "2500ms"}}},
-    "burning": {**ONE, **SLOW, "class": "interactive"},
-    "hung": {**ONE, **SLOW, "class": "interactive", "maxModelLen": 131072, "maxNumBatchedTokens": 131072},
+    "healthy": {**ONE, "class": "interactive", "slo": {"ttft": {"target": "1m"}}},
+    "burning": {**ONE, **speed("0.02"), "class": "interactive"},
+    "hung": {**ONE, **speed("0.01"), "class": "interactive", "maxModelLen": 131072, "maxNumBatchedTokens": 131072},
     "lost": {**ONE, "class": "interactive"},
     "busy": {**ONE, "class": "interactive", "scaling": costly(600, model="google/gemma-4-31B-it")},
     "cold": {**ONE, "class": "interactive"},
@@ -61,7 +67,7 @@ OTHERS: dict[str, Any] = {
     "greedy": {"replicas": {"min": 1, "max": 3}, "gpus": 1, "class": "interactive", "scaling": costly(600)},
     "batch": {
         **ONE,
-        "env": [{"name": "STANDIN_SPEED", "value": "0.05"}],
+        **speed("0.005"),
         "mtp": {"enabled": True, "tokens": 8},
         "scaling": {**costly(20_000), "deadline": "1m"},
     },
@@ -84,7 +90,7 @@ SPARSE: dict[str, Any] = {
 }
 """The encoder's counters as the engine image has them: the stand-in has none."""
 DRIVEN: dict[str, Any] = {
-    "cold": {"env": [{"name": "STANDIN_STARTUP_SECONDS", "value": "40"}]},
+    "cold": {"env": [{"name": "STANDIN_STARTUP_SECONDS", "value": "90"}]},
     "nowhere": {**ONE, "class": "interactive", "nodeSelector": {"is": "nowhere"}},
 }
 """Changed later: an engine that starts more slowly than before, and one that no node takes."""
@@ -102,7 +108,7 @@ STATES = {
     "work of 20 s each, a deadline of 1 min": ("GemmaBatchDeadlineAtRisk", "batch"),
     "8 tokens drafted at a time, a fifth accepted": ("GemmaMtpAcceptanceLow", "batch"),
     "encoder batches a fifth full": ("GemmaEncoderFillLow", "sparse"),
-    "an engine that starts 40 s more slowly": ("GemmaColdStartSlow", "cold"),
+    "an engine that starts 90 s more slowly": ("GemmaColdStartSlow", "cold"),
     "first tokens after a second, without any queue": ("GemmaSloInfeasible", "burning"),
 }
 
@@ -114,7 +120,7 @@ def prometheus(installed: Kube, helm: Helm, tmp_path_factory: pytest.TempPathFac
     shutil.copytree("charts/gemma-operator", quick)
     (quick / "files" / "rules.yaml").write_text(rules_file(CLOCK))
     where = ("-n", SYSTEM, "--values", "tests/node/values.yaml", "--wait", "--timeout", "2m")
-    helm("upgrade", RELEASE, str(quick), *where)
+    helm("upgrade", RELEASE, str(quick), *where, "--set", "prometheus.scrapeInterval=2s")
     service = installed.get("service", f"{RELEASE}-prometheus")
     assert service
     yield f"http://{service['spec']['clusterIP']}:9090"
@@ -154,7 +160,7 @@ def chats(kube: Kube) -> Iterator[None]:
     text, work = traffic.text_body(MODEL, 1), traffic.text_body(MODEL, 2, max_tokens=40, stream=False)
     rates = {
         "healthy": (1.0, text),
-        "burning": (0.5, text),
+        "burning": (0.25, text),
         "busy": (2.5, text),
         "greedy": (2.5, text),
         "batch": (0.5, work),
