@@ -118,8 +118,7 @@ def test_each_state_fires_its_alert_and_a_healthy_pool_none(world: World, table:
     )
     world.engines["lost"].stop()
     world.hang()
-    for state, (alert, pool) in STATES.items():
-        table.wait(world.prometheus.url, state, alert, pool, began)
+    table.wait(world.prometheus.url, STATES, began)
     assert [alert for alert, pool in firing(world.prometheus.url) if pool == "healthy"] == []
 
 
@@ -169,7 +168,7 @@ def test_an_operator_that_stops_is_told(world: World, table: Table) -> None:
     """Last, as it ends the world."""
     began = time.monotonic()
     world.autoscaler.stop_ticks()
-    table.wait(world.prometheus.url, "ticks end", "GemmaOperatorTickOld", "", began)
+    table.wait(world.prometheus.url, {"ticks end": ("GemmaOperatorTickOld", "")}, began)
     began = time.monotonic()
     world.autoscaler.vanish()
-    table.wait(world.prometheus.url, "the operator is gone", "GemmaOperatorDown", "", began)
+    table.wait(world.prometheus.url, {"the operator is gone": ("GemmaOperatorDown", "")}, began)

@@ -204,8 +204,7 @@ def test_each_state_fires_its_alert_and_a_healthy_pool_none(prometheus: str, eng
         began = time.monotonic()
         engines.run("annotate", "pod", "-l", "gemmaserving.dev/pool=lost", "prometheus.io/scrape=false", "--overwrite")
         engines.run("patch", "gsv", "online", "--type=merge", "-p", json.dumps({"spec": {"pools": DRIVEN}}))
-        for state, (alert, pool) in STATES.items():
-            table.wait(prometheus, state, alert, pool, began)
+        table.wait(prometheus, STATES, began)
         assert [alert for alert, pool in firing(prometheus) if pool == "healthy"] == []
     assert condition(engines.get("gsv", "online"), "SLOMet")["status"] == "False"
 
@@ -235,10 +234,10 @@ def lease_taken(kube: Kube) -> Iterator[None]:
 def test_an_operator_that_does_not_lead_or_is_gone_is_told(prometheus: str, installed: Kube, table: Table) -> None:
     began = time.monotonic()
     with lease_taken(installed):
-        table.wait(prometheus, "another holds the operator's Lease", "GemmaNoLeader", "", began)
+        table.wait(prometheus, {"another holds the operator's Lease": ("GemmaNoLeader", "")}, began)
     began = time.monotonic()
     installed.run("scale", f"deployment/{RELEASE}", "--replicas=0")
-    table.wait(prometheus, "the operator is scaled to 0", "GemmaOperatorDown", "", began)
+    table.wait(prometheus, {"the operator is scaled to 0": ("GemmaOperatorDown", "")}, began)
     installed.run("scale", f"deployment/{RELEASE}", "--replicas=1")
     installed.run("rollout", "status", f"deployment/{RELEASE}", "--timeout=60s")
 

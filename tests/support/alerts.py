@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +30,25 @@ class Table:
     patience: float
     rows: list[tuple[str, str, float]] = field(default_factory=list)
 
-    def wait(self, url: str, state: str, alert: str, pool: str, since: float) -> None:
-        """Await the alert of a state that began at `since` (monotonic seconds); it is readable and names the pool."""
-        found = eventually(f"{alert} for {state}", lambda: firing(url).get((alert, pool)), self.patience)
-        self.rows.append((state, alert, time.monotonic() - since))
-        told = found["annotations"]["summary"] + found["annotations"]["description"]
-        assert pool in told
-        assert "{{" not in told
+    def wait(self, url: str, states: Mapping[str, tuple[str, str]], since: float) -> None:
+        """Await the alert of each state, all of which began at `since` (monotonic seconds); each is readable and names its pool."""
+        left = dict(states)
+
+        def fired() -> bool:
+            told = firing(url)
+            for state, (alert, pool) in [*left.items()]:
+                if found := told.get((alert, pool)):
+                    self.rows.append((state, alert, time.monotonic() - since))
+                    del left[state]
+                    text = found["annotations"]["summary"] + found["annotations"]["description"]
+                    assert pool in text
+                    assert "{{" not in text
+            return not left
+
+        try:
+            eventually("the alerts", fired, self.patience)
+        except AssertionError as error:
+            raise AssertionError(f"not fired within {self.patience:g} s: {left}") from error
 
     def text(self) -> str:
         """For a terminal."""
