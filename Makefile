@@ -58,6 +58,7 @@ generate: setup ## renew what is generated: CRD, rules, dashboard, charts' READM
 	@$(RUN) -m tools.serving_chart
 	@$(RUN) -m tools.api_docs
 	@$(RUN) -m tools.fault_docs
+	@$(RUN) -m tools.dependency_docs
 	@$(RUN) -m tools.cli_docs
 	@$(RUN) -m pytest -q tests/unit --update-golden -k golden
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gemma_operator.api.pool import PoolClass
 from gemma_operator.desired import Defaults
+from gemma_operator.desired.tenancy import GRANTS, USUAL, Grant
 
 DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"
 
@@ -78,7 +79,18 @@ def _defaults(env: Mapping[str, str]) -> Defaults:
         engine_command=_command(env.get("GEMMA_ENGINE_COMMAND", "")),
         engine_plugin=_choice(env, "GEMMA_ENGINE_PLUGIN", "false", ("true", "false")) == "true",
         priority_classes=tuple((kind, name) for kind, name in named if name),
+        tenants_may=_grants(env.get("GEMMA_TENANTS_MAY")),
     )
+
+
+def _grants(text: str | None) -> tuple[Grant, ...]:
+    """Absent is the usual, empty is nothing."""
+    if text is None:
+        return USUAL
+    named = [part.strip() for part in text.split(",") if part.strip()]
+    if unknown := sorted(set(named) - set(GRANTS)):
+        raise BadSetting(f"GEMMA_TENANTS_MAY has {', '.join(unknown)}: allowed are {', '.join(GRANTS)}")
+    return tuple(grant for grant in GRANTS if grant in named)
 
 
 def _command(text: str) -> tuple[str, ...]:

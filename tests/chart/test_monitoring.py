@@ -50,9 +50,15 @@ def test_discovery_is_limited_to_the_watched_namespaces(helm: Any) -> None:
 
 
 @pytest.mark.parametrize(("interval", "timeout"), [("1s", "800ms"), ("5s", "4000ms"), ("60s", "48000ms")])
-def test_a_scrape_ends_before_the_next_begins(helm: Any, interval: str, timeout: str) -> None:
+def test_a_scrape_ends_before_the_next_begins_and_alerts_are_judged_as_often(
+    helm: Any, interval: str, timeout: str
+) -> None:
     config = prometheus_config(helm, "--set", f"prometheus.scrapeInterval={interval}", values="cluster")
-    assert config["global"] == {"scrape_interval": interval, "scrape_timeout": timeout}
+    assert config["global"] == {
+        "scrape_interval": interval,
+        "scrape_timeout": timeout,
+        "evaluation_interval": interval,
+    }
 
 
 @pytest.mark.gitops("A16")

@@ -1,24 +1,14 @@
-"""The network policies let pass what the product needs, and nothing else. No network of the tests enforces them: they are evaluated."""
+"""The network policies let pass what the product needs, and nothing else, by the rules evaluated; tests/node enforces them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from gemma_operator.desired.names import labels
 from tests.chart.conftest import SERVING_CHART, documents
-
-
-@dataclass(frozen=True)
-class End:
-    """A Pod as policies see it; without labels, an address outside of the cluster."""
-
-    namespace: str
-    labels: dict[str, str] = field(default_factory=dict)
-    ports: dict[str, int] = field(default_factory=dict)
-
+from tests.support.policies import End, passes
 
 CHART_PODS = {"app.kubernetes.io/name": "gemma-operator", "app.kubernetes.io/instance": "r"}
 OPERATOR = End("system", {**CHART_PODS, "app.kubernetes.io/component": "operator"}, {"metrics": 8080, "health": 8081})
@@ -32,45 +22,6 @@ GATEWAY = End("gateway", {"app": "gateway"})
 CLIENT = End("team-a", {"team": "inference"})
 NEIGHBOUR = End("team-a", {"team": "other"})
 OUTSIDE = End("")
-
-
-def selects(selector: dict[str, Any], of: dict[str, str]) -> bool:
-    """https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ as far as the charts use it."""
-    assert all(e["operator"] == "In" for e in selector.get("matchExpressions", []))
-    return all(of.get(k) == v for k, v in selector.get("matchLabels", {}).items()) and all(
-        of.get(e["key"]) in e["values"] for e in selector.get("matchExpressions", [])
-    )
-
-
-def is_peer(peer: dict[str, Any], end: End, home: str) -> bool:
-    if "ipBlock" in peer:
-        return not end.labels
-    space = {"kubernetes.io/metadata.name": end.namespace}
-    in_space = selects(peer["namespaceSelector"], space) if "namespaceSelector" in peer else end.namespace == home
-    return bool(end.labels) and in_space and selects(peer.get("podSelector", {}), end.labels)
-
-
-def passes(policies: list[dict[str, Any]], source: End, target: End, port: int) -> bool:
-    """True where no policy of either end stops a connection (https://kubernetes.io/docs/concepts/services-networking/network-policies/)."""
-    for end, other, direction, key in ((source, target, "Egress", "to"), (target, source, "Ingress", "from")):
-        mine = [
-            p
-            for p in policies
-            if p["metadata"]["namespace"] == end.namespace
-            and direction in p["spec"]["policyTypes"]
-            and selects(p["spec"]["podSelector"], end.labels)
-        ]
-        rules = [(p, rule) for p in mine for rule in p["spec"].get(direction.lower(), [])]
-        if mine and not any(_lets(rule, other, target, port, p, key) for p, rule in rules):
-            return False
-    return True
-
-
-def _lets(rule: dict[str, Any], other: End, target: End, port: int, policy: dict[str, Any], key: str) -> bool:
-    ports = [target.ports.get(p["port"], p["port"]) for p in rule.get("ports", [])]
-    peers = rule.get(key)
-    home = policy["metadata"]["namespace"]
-    return (not ports or port in ports) and (not peers or any(is_peer(peer, other, home) for peer in peers))
 
 
 def policies(helm: Any, *arguments: str, **options: str) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ from tests.support.kube import eventually
 from tests.support.operator import free_port
 from tools.cluster.binaries import ensure_one
 from tools.monitoring.__main__ import rules_file
+from tools.monitoring.promql import Clock
 
 MODEL = "google/gemma-4-E4B-it"
 EDGES = {"time_to_first_token": [0.1, 0.3, 0.5, 1, 2.5, 10]}
@@ -182,11 +183,11 @@ class Target:
 
 
 class Prometheus:
-    """The real program; every duration of the rules is `scale` times as short."""
+    """The real program, with the rules by a clock."""
 
-    def __init__(self, folder: Path, scale: float, targets: list[Target]) -> None:
+    def __init__(self, folder: Path, clock: Clock, targets: list[Target]) -> None:
         folder.mkdir()
-        (folder / "rules.yaml").write_text(rules_file(scale))
+        (folder / "rules.yaml").write_text(rules_file(clock))
         jobs: dict[str, list[dict[str, Any]]] = {}
         for target in targets:
             jobs.setdefault(target.job, []).append(
@@ -227,15 +228,6 @@ class Prometheus:
             raise AssertionError(f"{expression}: {error.read().decode()}") from error
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
-
-    def firing(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """(alert, pool) -> the alert."""
-        alerts = get(f"{self.url}/api/v1/alerts")["data"]["alerts"]
-        return {
-            (alert["labels"]["alertname"], alert["labels"].get("pool", "")): alert
-            for alert in alerts
-            if alert["state"] == "firing"
-        }
 
     def stop(self) -> None:
         self.process.terminate()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +63,21 @@ def test_the_engines_run_locked_down(kube: Kube, demo: str) -> None:
     assert spec["automountServiceAccountToken"] is False
     who = kube.run("exec", pods[0]["metadata"]["name"], "--", "id", "-u").stdout.strip()
     assert who == "2000"
+
+
+def test_the_operators_image_runs_without_a_right_and_lists_its_parts(installed: Kube, demo: str) -> None:
+    (pod,) = installed.list("pod", "app.kubernetes.io/component=operator")
+    inside = ("exec", pod["metadata"]["name"], "--", "cat")
+    process = dict(line.split(":\t", 1) for line in installed.run(*inside, "/proc/1/status").stdout.splitlines())
+    assert {int(process[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
+    assert process["NoNewPrivs"] == "1"
+    assert process["Seccomp"] == "2"
+    assert process["Uid"].split() == ["65532"] * 4
+    parts = json.loads(installed.run(*inside, "/opt/venv/sbom.cdx.json").stdout)["components"]
+    pinned = re.findall(r"^([a-z0-9-]+)==(\S+)", Path("requirements/operator.txt").read_text(), re.M)
+    listed = {(part["name"].lower().replace("_", "-").replace(".", "-"), part["version"]) for part in parts}
+    assert len(listed) > 20
+    assert [pin for pin in listed if pin not in pinned] == []
 
 
 def test_load_over_the_slo_scales_up_and_the_slo_is_met_again(kube: Kube, demo: str) -> None:

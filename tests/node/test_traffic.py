@@ -18,6 +18,7 @@ import pytest
 from tests.node.conftest import MODEL, address, await_ready, serving
 from tests.node.load import ask, failures
 from tests.support.kube import Kube, condition, eventually
+from tools.cluster.node import NAME
 from tools.demo import traffic
 from tools.demo.load import Client, Outcome
 
@@ -27,8 +28,14 @@ RATE = 12.0  # requests/s
 POD = "gemmaserving.dev/pool=interactive"
 
 
+QUICK = {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 10, "terminationGracePeriodSeconds": 1}
+"""Of liveness: by our own a hung engine is killed after two minutes and its drain. What is lost doesn't hang on it."""
+
+
 def pools(replicas: int = 2, **interactive: Any) -> dict[str, Any]:
-    return {"interactive": {"replicas": {"min": replicas, "max": replicas}, **interactive}}
+    limits = {"limits": {"memory": "512Mi"}}
+    common = {"replicas": {"min": replicas, "max": replicas}, "resources": limits, "livenessProbe": QUICK}
+    return {"interactive": {**common, **interactive}}
 
 
 @pytest.fixture(scope="module")
@@ -127,21 +134,52 @@ def test_an_eviction_as_of_a_node_drain_loses_nothing(kube: Kube, url: str) -> N
     assert failures(load.outcomes) == []
 
 
+def test_a_drain_of_the_only_node_takes_one_engine_and_loses_nothing(kube: Kube, url: str) -> None:
+    """The next would leave none: the budget refuses it, and the drain waits until the first is elsewhere."""
+    engines = "gemmaserving.dev/serving=busy"
+    with loaded(url, "a drain of the only node") as load:
+        kube.run("cordon", NAME)
+        try:
+            done = kube.run(
+                "drain", NAME, f"--pod-selector={engines}", "--delete-emptydir-data", "--timeout=25s", check=False
+            )
+        finally:
+            kube.run("uncordon", NAME)
+        assert "violate the pod's disruption budget" in done.stderr
+        eventually("two engines are Ready", lambda: len(running(kube)) == 2 and ended(kube), 120)
+    assert failures(load.outcomes) == []
+
+
+def test_an_image_that_cannot_be_pulled_on_update_loses_nothing(kube: Kube, url: str) -> None:
+    with loaded(url, "an update to an image that can't be pulled") as load:
+        patch(kube, engine={"image": "registry.invalid/vllm:v0.32.0"})
+        stalled = eventually(
+            "the status names it",
+            lambda: (c := condition(kube.get("gsv", "busy"), "Stalled")).get("status") == "True" and c,
+            60,
+        )
+        assert stalled["reason"] == "ImagePullFailed"
+        assert len(running(kube)) == 2
+        patch(kube, engine=None)
+        await_ready(kube, "busy", 120)
+    assert failures(load.outcomes) == []
+
+
 def crash(kube: Kube, pod: str) -> None:
     """SIGKILL to the engine from outside of its container: PID 1 can't be killed from within."""
-    found = kube.get("pod", pod)
-    assert found
-    uid, killed = found["metadata"]["uid"], 0
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            is_engine = uid in (process / "cgroup").read_text() and b"standin" in (process / "cmdline").read_bytes()
-        except OSError:
-            continue  # it has just ended
-        if is_engine:
-            os.kill(int(process.name), signal.SIGKILL)
-            killed += 1
-    assert killed == 1
+    os.kill(engine_process(kube, pod), signal.SIGKILL)
     eventually("the kubelet has seen it", lambda: restarts(kube, pod) == 1)
+
+
+def out_of_memory(kube: Kube, pod: str) -> None:
+    """Something beside the engine eats the container's memory, and the kernel takes the engine."""
+    Path(f"/proc/{engine_process(kube, pod)}/oom_score_adj").write_text("1000")
+    before = restarts(kube, pod)
+    eat = "x = []\nwhile True: x.append(bytearray(b'1' * (8 << 20)))"
+    kube.run("exec", pod, "--", "python", "-c", eat, check=False)
+    eventually("the kubelet has seen it", lambda: restarts(kube, pod) > before)
+    (state,) = (kube.get("pod", pod) or {})["status"]["containerStatuses"]
+    assert state["lastState"]["terminated"]["reason"] == "OOMKilled"
 
 
 def restarts(kube: Kube, pod: str) -> int:
@@ -149,8 +187,23 @@ def restarts(kube: Kube, pod: str) -> int:
     return sum(status["restartCount"] for status in statuses)
 
 
+def engine_process(kube: Kube, pod: str) -> int:
+    """The engine's process as this machine sees it."""
+    found = kube.get("pod", pod)
+    assert found
+    uid = found["metadata"]["uid"]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if uid in (process / "cgroup").read_text() and b"standin" in (process / "cmdline").read_bytes():
+                return int(process.name)
+        except OSError:
+            continue  # it has just ended
+    raise AssertionError(f"no engine runs in {pod}")
+
+
 CRASHES: dict[str, Callable[[Kube, str], Any]] = {
     "a crash": crash,
+    "out of memory": out_of_memory,
     "a Pod deleted by force": lambda kube, pod: kube.run("delete", "pod", pod, "--force", "--grace-period=0"),
 }
 
@@ -168,3 +221,19 @@ def test_a_crash_loses_no_more_than_what_ran_there(kube: Kube, url: str, what: s
     in_flight = [o for o in lost if o.at < at]
     assert len(in_flight) < 64, "no more than ran at once"
     assert all(outcome.at <= healed + 2 for outcome in lost), "later requests go elsewhere"
+
+
+def test_an_engine_that_hangs_takes_no_request_after_its_probe_has_failed(kube: Kube, url: str) -> None:
+    """Stopped, it keeps its connections and answers nothing: what it had is lost, and what comes until it is out of the endpoints."""
+    victim = running(kube)[0]
+    with loaded(url, "a hung engine (SIGSTOP)") as load:
+        at, before = time.time(), restarts(kube, victim)
+        os.kill(engine_process(kube, victim), signal.SIGSTOP)
+        eventually("it is out of the endpoints", lambda: victim not in running(kube), 60)
+        out = time.time()
+        eventually("it is started anew", lambda: restarts(kube, victim) > before, 90)
+        eventually("two engines are Ready", lambda: len(running(kube)) == 2, 60)
+    lost = [outcome for outcome in load.outcomes if not outcome.ok]
+    print(f"out of the endpoints after {out - at:.0f} s; {sum(o.at < at for o in lost)} of the lost were there before")
+    assert lost
+    assert all(outcome.at <= out + 2 for outcome in lost), "later requests go elsewhere"

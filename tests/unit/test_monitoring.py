@@ -186,20 +186,21 @@ def test_the_dashboard_has_what_an_operator_on_call_asks_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "scale", "text"),
-    [(300, 1, "5m"), (86400, 1, "1d"), (90, 1, "90s"), (300, 60, "5s"), (45, 60, "750ms"), (259200, 3600, "72s")],
-)
-def test_durations(seconds: float, scale: float, text: str) -> None:
-    assert Clock(scale)(seconds) == text
+    ("seconds", "clock", "text"),
+    [(300, Clock(), "5m"), (86400, Clock(), "1d"), (90, Clock(), "90s"), (300, Clock(60), "5s"), (45, Clock(60), "750ms"),
+     (259200, Clock(3600), "72s"), (259200, Clock(60, most=20), "20s"), (300, Clock(60, most=20), "5s")],
+)  # fmt: skip
+def test_durations(seconds: float, clock: Clock, text: str) -> None:
+    assert clock(seconds) == text
 
 
 def test_a_scaled_file_has_other_durations_and_nothing_else() -> None:
-    def bare(scale: float) -> str:
+    def bare(clock: Clock) -> str:
         return re.sub(
-            r"\[\w+\]|for: \S+|> [0-9.e-]+\n", "", json.dumps(groups(scale), indent=1).replace('"for":', "for:")
+            r"\[\w+\]|for: \S+|> [0-9.e-]+\n", "", json.dumps(groups(clock), indent=1).replace('"for":', "for:")
         )
 
-    short = groups(60)["groups"][1]["rules"][0]
+    short = groups(Clock(60))["groups"][1]["rules"][0]
     assert short["for"] == "2s"
     assert short["labels"]["long"] == "1h", "names stay"
-    assert len(bare(60).splitlines()) == len(bare(1).splitlines())
+    assert len(bare(Clock(60, most=20)).splitlines()) == len(bare(Clock()).splitlines())

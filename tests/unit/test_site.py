@@ -15,6 +15,7 @@ import pytest
 from gemma_operator.routing_status import Reason as RoutingReason
 from gemma_operator.scaling.counters import MissingReason
 from gemma_operator.scaling.decision import Kind, Reason
+from tools import dependency_docs
 from tools.cli_docs import PAGE, commands, page, spelled
 from tools.site_hooks import outward
 
@@ -80,6 +81,10 @@ def test_a_link_to_nothing_stops_the_build() -> None:
 
 def test_the_reference_of_commands_is_renewed() -> None:
     assert PAGE.read_text() == page(), "make generate"
+
+
+def test_the_list_of_dependencies_is_renewed() -> None:
+    assert dependency_docs.PAGE.read_text() == dependency_docs.page(), "make generate"
 
 
 def test_every_argument_of_every_command_has_a_meaning() -> None:

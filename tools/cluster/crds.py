@@ -55,3 +55,21 @@ PROMETHEUS_OPERATOR = Module(
     "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
     "example/prometheus-operator-crd",
 )
+KEDA = Module(
+    "github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=", "config/crd/bases"
+)
+FLUX_SOURCE = Module(
+    "github.com/fluxcd/source-controller",
+    "v1.7.0",
+    "h1:/fBgS4CSmT5Jj/fjQDF92y+pC3gst1GJjgNSzY8Ff9I=",
+    "config/crd/bases",
+)
+FLUX_KUSTOMIZE = Module(
+    "github.com/fluxcd/kustomize-controller",
+    "v1.6.0",
+    "h1:13S+wqCQ44njSg59DNgm1qMqVkK6+0eoZs+jv4+EWCs=",
+    "config/crd/bases",
+)
+FLUX_HELM = Module(
+    "github.com/fluxcd/helm-controller", "v1.4.0", "h1:rkm8rmB6Na7eNc4pJOnvtXEaJ19iKluRtayHKjBxcUM=", "config/crd/bases"
+)

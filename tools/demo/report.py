@@ -23,7 +23,7 @@ p, ul { margin: .4rem 0; } .soft { color: var(--soft); }
 th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
 th { color: var(--soft); font-weight: 600; font-size: .87rem; }
 th:first-child, .words td, .words th { text-align: left; }
-.words td:first-child { white-space: nowrap; } img { width: 100%; height: auto; display: block; }
+td { white-space: nowrap; } .words td:last-child { white-space: normal; } img { width: 100%; height: auto; display: block; }
 pre { background: var(--box); padding: .75rem; overflow-x: auto; font-size: .84rem; line-height: 1.45; }
 summary { cursor: pointer; }
 """

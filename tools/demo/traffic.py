@@ -18,10 +18,12 @@ _WORDS = ("load", "moves", "over", "two", "pools", "while", "every", "engine", "
 _QUESTION: dict[str, object] = {"type": "text", "text": "What happens here?"}
 
 
-def text_body(model: str, seed: int, *, max_tokens: int = 10, stream: bool = True) -> Body:
+def text_body(
+    model: str, seed: int, *, max_tokens: int = 10, stream: bool = True, characters: int = TEXT_CHARACTERS
+) -> Body:
     words = random.Random(seed)
     text = f"{seed}:"  # a beginning of its own: no prefix is shared
-    while len(text) < TEXT_CHARACTERS:
+    while len(text) < characters:
         text += " " + words.choice(_WORDS)
     return _body("text", model, [{"type": "text", "text": text}], max_tokens, stream)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from tools.monitoring.alerts import groups
+from tools.monitoring.alerts import PRODUCTION, groups
 from tools.monitoring.dashboard import content
+from tools.monitoring.promql import Clock
 
 FILES = Path(__file__).parents[2] / "charts" / "gemma-operator" / "files"
 HEAD = "# Written by `make generate` from tools/monitoring. A rules file as Prometheus reads it.\n"
@@ -26,9 +27,9 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Readable.add_representer(str, _text)
 
 
-def rules_file(scale: float = 1.0) -> str:
+def rules_file(clock: Clock = PRODUCTION) -> str:
     """The rules as YAML."""
-    content: dict[str, Any] = groups(scale)
+    content: dict[str, Any] = groups(clock)
     return HEAD + str(yaml.dump(content, Dumper=_Readable, sort_keys=False, width=10_000))
 
 

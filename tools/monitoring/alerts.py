@@ -36,6 +36,7 @@ LEAST_FILL = 0.3
 """Of the encoder's batch (seed 003)."""
 LEAST_ACCEPTANCE = 0.3
 """Of draft tokens: below it drafting costs more than it brings (research/vllm.md 2)."""
+PRODUCTION = Clock()
 LEADING = "gemma_operator_leading"
 SLOWER = 1.5
 """Times the usual cold start."""
@@ -65,9 +66,8 @@ class Alert:
         }
 
 
-def groups(scale: float = 1.0) -> dict[str, Any]:
-    """A rules file; every duration is `scale` times as short."""
-    clock = Clock(scale)
+def groups(clock: Clock = PRODUCTION) -> dict[str, Any]:
+    """A rules file by a clock."""
     alerts = [*_slo(clock), *_engines(clock), *_capacity(clock), *_operator(clock)]
     return {
         "groups": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 POOL = "namespace, serving, pool"
@@ -13,13 +14,14 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Durations, `scale` times as short as in production: a test has no hours."""
+    """Durations, `scale` times as short as in production and none longer than `most` seconds: a test has no hours."""
 
     scale: float = 1.0
+    most: float = math.inf
 
     def __call__(self, seconds: float) -> str:
         """A Prometheus duration, in its largest whole unit."""
-        milliseconds = round(seconds / self.scale * 1000)
+        milliseconds = round(self._short(seconds) * 1000)
         for size, unit in UNITS:
             if milliseconds % (size * 1000) == 0:
                 return f"{milliseconds // (size * 1000)}{unit}"
@@ -27,7 +29,10 @@ class Clock:
 
     def seconds(self, seconds: float) -> str:
         """The same as a number, to compare a time with."""
-        return f"{seconds / self.scale:g}"
+        return f"{self._short(seconds):g}"
+
+    def _short(self, seconds: float) -> float:
+        return min(seconds / self.scale, self.most)
 
 
 def name_of(seconds: int) -> str:

@@ -16,6 +16,7 @@ from gemma_operator.desired.names import POOL
 from gemma_operator.desired.pod import Defaults, Engine, engine_of
 from gemma_operator.desired.route import HTTP_ROUTE, http_route
 from gemma_operator.desired.service import entry_service, service
+from gemma_operator.desired.tenancy import not_granted
 from gemma_operator.engine.findings import Finding, RefusedSpec
 from gemma_operator.engine.lending import lending_findings
 
@@ -62,11 +63,12 @@ def desired(serving: GemmaServing, defaults: Defaults) -> Desired:
     claim = cache_claim(serving)
     children = [claim] if claim else []
     for pool, engine in engines.items():
-        children += [
-            deployment(serving, pool, engine, defaults),
-            service(serving, pool),
-            disruption_budget(serving, pool),
-        ]
+        workload = deployment(serving, pool, engine, defaults)
+        own = tuple(name for _, name in defaults.priority_classes)
+        refused += not_granted(engine.view, workload["spec"]["template"], defaults.tenants_may, own)
+        children += [workload, service(serving, pool), disruption_budget(serving, pool)]
+    if refused:
+        raise RefusedSpec(tuple(refused))
     unfit = _unfit(serving, engines)
     said = [*(warning for engine in engines.values() for warning in engine.command.warnings), *chain(*unfit.values())]
     lenders = frozenset(pool for pool, findings in unfit.items() if not findings)

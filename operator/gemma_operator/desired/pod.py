@@ -13,6 +13,7 @@ from gemma_operator.api.pool import PoolClass
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.desired import names
 from gemma_operator.desired.overlay import merge
+from gemma_operator.desired.tenancy import USUAL, Grant
 from gemma_operator.engine import plugin
 from gemma_operator.engine.commandline import Command, engine_command
 from gemma_operator.engine.environment import Variable, environment, startup_budget_seconds
@@ -49,6 +50,7 @@ class Defaults:
     engine_command: tuple[str, ...] = ()
     engine_plugin: bool = False
     priority_classes: tuple[tuple[PoolClass, str], ...] = ()
+    tenants_may: tuple[Grant, ...] = USUAL
 
 
 @dataclass(frozen=True)
