@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
-from kubernetes.dynamic import DynamicClient, Resource, ResourceInstance
+from kubernetes.dynamic import DynamicClient, Resource
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from gemma_operator import __version__, telemetry
@@ -31,6 +31,8 @@ Objects = list[Object]
 # kubernetes.io/docs/reference/labels-annotations-taints: the ReplicaSet removes the lowest first.
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
+# The client's own objects around an answer cost twice the time of reading it.
+_PLAIN = {"serialize": False, "_request_timeout": _TIMEOUT}
 _PARALLEL = 8
 # Group, version and name in URLs of what the operator reads and writes: nothing has to be asked of discovery,
 # which is slow on a large cluster and fails with any broken API service.
@@ -83,12 +85,16 @@ class Cluster:
         self._may_write = may_write
         self._dynamic = DynamicClient(api, discoverer=lambda *_: None)
         self._slots = asyncio.Semaphore(_PARALLEL)
+        self._ended = 0.0
+        """When the last request ended, in the loop's time."""
+
+    def silent_seconds(self) -> float:
+        """How long ago the last request ended, however it did; each ends within its time."""
+        return asyncio.get_running_loop().time() - self._ended
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
         """One object, or None where it doesn't exist; `namespace` is None for a kind that has none."""
-        return await self._call(
-            lambda: self._resource(kind).get(name=name, namespace=namespace, _request_timeout=_TIMEOUT)
-        )
+        return await self._call(lambda: self._resource(kind).get(name=name, namespace=namespace, **_PLAIN))
 
     async def list(self, kind: str, namespace: str, selector: str, fields: str = "") -> list[Object]:
         """Objects of a kind in a namespace (all for an empty one) by label and field selector, each with its kind."""
@@ -98,10 +104,13 @@ class Cluster:
         """As `list`; None where the cluster doesn't have that kind. Raises Refused where the operator may not read it."""
         found = await self._call(
             lambda: self._resource(kind).get(
-                namespace=namespace, label_selector=selector, field_selector=fields, _request_timeout=_TIMEOUT
+                namespace=namespace, label_selector=selector, field_selector=fields, **_PLAIN
             )
         )
-        return None if found is None else [{**item, "kind": kind} for item in found.get("items", [])]
+        if found is None:
+            return None
+        said_once = {"apiVersion": found["apiVersion"], "kind": kind}
+        return [said_once | item for item in found["items"]]
 
     async def log(self, namespace: str, pod: str) -> str:
         """What a Pod's engine has written since its start, each line with its time; empty where that can't be read."""
@@ -144,7 +153,7 @@ class Cluster:
                     name=pod,
                     namespace=namespace,
                     content_type="application/merge-patch+json",
-                    _request_timeout=_TIMEOUT,
+                    **_PLAIN,
                 ),
             )
         except API_ERRORS as error:
@@ -175,7 +184,7 @@ class Cluster:
             kind,
             namespace,
             lambda: self._resource(kind).delete(
-                name=name, namespace=namespace, body={"propagationPolicy": "Background"}, _request_timeout=_TIMEOUT
+                name=name, namespace=namespace, body={"propagationPolicy": "Background"}, **_PLAIN
             ),
         )
 
@@ -219,9 +228,7 @@ class Cluster:
                 "create",
                 "Event",
                 meta["namespace"],
-                lambda: self._resource("Event").create(
-                    body=body, namespace=meta["namespace"], _request_timeout=_TIMEOUT
-                ),
+                lambda: self._resource("Event").create(body=body, namespace=meta["namespace"], **_PLAIN),
             )
         except API_ERRORS:
             return
@@ -243,7 +250,7 @@ class Cluster:
             field_manager=manager,
             force_conflicts=True,
             query_params=query,
-            _request_timeout=_TIMEOUT,
+            **_PLAIN,
         )
 
     def _resource(self, kind: str) -> Any:
@@ -260,12 +267,10 @@ class Cluster:
             subresources=status if kind == KIND else None,
         )
 
-    async def _write(
-        self, verb: str, kind: str, namespace: str, request: Callable[[], ResourceInstance]
-    ) -> Object | None:
+    async def _write(self, verb: str, kind: str, namespace: str, request: Callable[[], Any]) -> Object | None:
         """As `_call`, counted, and only while we may. Raises StoodDown."""
 
-        def guarded() -> ResourceInstance:
+        def guarded() -> Any:
             if not self._may_write(namespace):
                 raise StoodDown(f"another operator may act in namespace {namespace}")
             telemetry.writes.labels(verb, kind).inc()
@@ -273,18 +278,19 @@ class Cluster:
 
         return await self._call(guarded)
 
-    async def _call(self, request: Callable[[], ResourceInstance]) -> Object | None:
+    async def _call(self, request: Callable[[], Any]) -> Object | None:
         """Run a blocking request in a thread: 404 is None, a refusal raises Refused, the rest goes up."""
         async with self._slots:
             try:
-                answer = await asyncio.to_thread(request)
+                return dict(await asyncio.to_thread(lambda: json.loads(request().data)))
             except (ApiException, DynamicApiError) as error:
                 if error.status == 404:
                     return None
                 if _is_refusal(error):
                     raise Refused(said(error)) from error
                 raise
-        return dict(answer.to_dict()) if hasattr(answer, "to_dict") else dict(answer or {})
+            finally:
+                self._ended = asyncio.get_running_loop().time()
 
 
 def _is_refusal(error: Any) -> bool:
