@@ -110,7 +110,7 @@ class Cluster:
         if found is None:
             return None
         said_once = {"apiVersion": found["apiVersion"], "kind": kind}
-        return [said_once | item for item in found["items"]]
+        return [said_once | item for item in found["items"] or ()]
 
     async def log(self, namespace: str, pod: str) -> str:
         """What a Pod's engine has written since its start, each line with its time; empty where that can't be read."""

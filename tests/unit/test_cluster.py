@@ -169,7 +169,7 @@ async def test_writes_name_their_owner_and_are_strict() -> None:
 
 
 async def test_every_request_has_a_time_limit() -> None:
-    made, server = cluster({})
+    made, server = cluster({"apiVersion": "v1", "items": []})
     await made.get("Pod", "ns", "a")
     await made.list("Pod", "ns", "a=b")
     await made.apply(DEPLOYMENT)
