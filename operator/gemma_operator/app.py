@@ -61,7 +61,7 @@ async def run(settings: Settings) -> None:
     queue = WorkQueue(gate.reconcile)
     telemetry.queue_depth.set_function(lambda: queue.depth)
     registry = kopf.OperatorRegistry()
-    handlers.register(registry, queue, settings)
+    handlers.register(registry, queue, settings, lambda: min(queue.stuck_seconds(), cluster.silent_seconds()))
     log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
     if not settings.namespaces:  # a namespaced operator may not read CRDs
         await _tell_of_an_old_crd(cluster)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
-from kubernetes.dynamic import DynamicClient, Resource, ResourceInstance
+from kubernetes.dynamic import DynamicClient, Resource
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from gemma_operator import __version__, telemetry
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 Object = dict[str, Any]
 Objects = list[Object]
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
+# The client's own objects around an answer cost twice the time of reading it.
+_PLAIN = {"serialize": False, "_request_timeout": _TIMEOUT}
 _PARALLEL = 8
 # Group, version and name in URLs of what the operator reads and writes: nothing has to be asked of discovery,
 # which is slow on a large cluster and fails with any broken API service.
@@ -82,12 +84,16 @@ class Cluster:
         self._may_write = may_write
         self._dynamic = DynamicClient(api, discoverer=lambda *_: None)
         self._slots = asyncio.Semaphore(_PARALLEL)
+        self._ended = 0.0
+        """When the last request ended, in the loop's time."""
+
+    def silent_seconds(self) -> float:
+        """How long ago the last request ended, however it did; each ends within its time."""
+        return asyncio.get_running_loop().time() - self._ended
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
         """One object, or None where it doesn't exist; `namespace` is None for a kind that has none."""
-        return await self._call(
-            lambda: self._resource(kind).get(name=name, namespace=namespace, _request_timeout=_TIMEOUT)
-        )
+        return await self._call(lambda: self._resource(kind).get(name=name, namespace=namespace, **_PLAIN))
 
     async def list(self, kind: str, namespace: str, selector: str, fields: str = "") -> list[Object]:
         """Objects of a kind in a namespace (all for an empty one) by label and field selector, each with its kind."""
@@ -97,10 +103,13 @@ class Cluster:
         """As `list`; None where the cluster doesn't have that kind. Raises Refused where the operator may not read it."""
         found = await self._call(
             lambda: self._resource(kind).get(
-                namespace=namespace, label_selector=selector, field_selector=fields, _request_timeout=_TIMEOUT
+                namespace=namespace, label_selector=selector, field_selector=fields, **_PLAIN
             )
         )
-        return None if found is None else [{**item, "kind": kind} for item in found.get("items", [])]
+        if found is None:
+            return None
+        said_once = {"apiVersion": found["apiVersion"], "kind": kind}
+        return [said_once | item for item in found["items"] or ()]
 
     async def log(self, namespace: str, pod: str) -> str:
         """What a Pod's engine has written since its start, each line with its time; empty where that can't be read."""
@@ -149,7 +158,9 @@ class Cluster:
                 "evict",
                 "Pod",
                 namespace,
-                lambda: core.create_namespaced_pod_eviction(pod, namespace, body, _request_timeout=_TIMEOUT),
+                lambda: core.create_namespaced_pod_eviction(
+                    pod, namespace, body, _preload_content=False, _request_timeout=_TIMEOUT
+                ),
             )
         except API_ERRORS as error:
             return said(error)
@@ -166,7 +177,7 @@ class Cluster:
                 name=pod,
                 namespace=namespace,
                 content_type="application/merge-patch+json",
-                _request_timeout=_TIMEOUT,
+                **_PLAIN,
             )
 
         return await self._write("patch", "Pod", namespace, request)
@@ -178,7 +189,7 @@ class Cluster:
             kind,
             namespace,
             lambda: self._resource(kind).delete(
-                name=name, namespace=namespace, body={"propagationPolicy": "Background"}, _request_timeout=_TIMEOUT
+                name=name, namespace=namespace, body={"propagationPolicy": "Background"}, **_PLAIN
             ),
         )
 
@@ -222,9 +233,7 @@ class Cluster:
                 "create",
                 "Event",
                 meta["namespace"],
-                lambda: self._resource("Event").create(
-                    body=body, namespace=meta["namespace"], _request_timeout=_TIMEOUT
-                ),
+                lambda: self._resource("Event").create(body=body, namespace=meta["namespace"], **_PLAIN),
             )
         except API_ERRORS:
             return
@@ -246,7 +255,7 @@ class Cluster:
             field_manager=manager,
             force_conflicts=True,
             query_params=query,
-            _request_timeout=_TIMEOUT,
+            **_PLAIN,
         )
 
     def _resource(self, kind: str) -> Any:
@@ -263,12 +272,10 @@ class Cluster:
             subresources=status if kind == KIND else None,
         )
 
-    async def _write(
-        self, verb: str, kind: str, namespace: str, request: Callable[[], ResourceInstance]
-    ) -> Object | None:
+    async def _write(self, verb: str, kind: str, namespace: str, request: Callable[[], Any]) -> Object | None:
         """As `_call`, counted, and only while we may. Raises StoodDown."""
 
-        def guarded() -> ResourceInstance:
+        def guarded() -> Any:
             if not self._may_write(namespace):
                 raise StoodDown(f"another operator may act in namespace {namespace}")
             telemetry.writes.labels(verb, kind).inc()
@@ -276,18 +283,19 @@ class Cluster:
 
         return await self._call(guarded)
 
-    async def _call(self, request: Callable[[], ResourceInstance]) -> Object | None:
+    async def _call(self, request: Callable[[], Any]) -> Object | None:
         """Run a blocking request in a thread: 404 is None, a refusal raises Refused, the rest goes up."""
         async with self._slots:
             try:
-                answer = await asyncio.to_thread(request)
+                return dict(await asyncio.to_thread(lambda: json.loads(request().data)))
             except (ApiException, DynamicApiError) as error:
                 if error.status == 404:
                     return None
                 if _is_refusal(error):
                     raise Refused(said(error)) from error
                 raise
-        return dict(answer.to_dict()) if hasattr(answer, "to_dict") else dict(answer or {})
+            finally:
+                self._ended = asyncio.get_running_loop().time()
 
 
 def _is_refusal(error: Any) -> bool:

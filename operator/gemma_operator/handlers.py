@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import kopf
@@ -15,8 +15,23 @@ from gemma_operator.settings import Settings
 from gemma_operator.workqueue import WorkQueue
 
 CHILDREN = tuple(KINDS[kind] for kind in (*CHILD_KINDS, "Pod"))
-# A worker that has not come to a due key for this long (seconds) is taken for dead.
-STUCK_SECONDS = 120
+# Where keys are due and for this long (seconds) no worker moved and no request ended, the loop is dead: a request ends within 25 s.
+STUCK_SECONDS = 30
+
+
+class NoDifferences(kopf.DiffBaseStorage):
+    """kopf compares nothing: it would copy every object of every event for handlers of changes, of which we have none."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Nothing is kept to be compared."""
+        return kopf.BodyEssence({})
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        """Nothing was kept."""
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
 
 
 def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
@@ -27,14 +42,17 @@ def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
     settings.networking.request_timeout = 30
     settings.watching.connect_timeout = 10
     settings.watching.server_timeout = 300
+    settings.persistence.diffbase_storage = NoDifferences()
     settings.persistence.finalizer = f"{GROUP}/unused"
     settings.scanning.disabled = bool(ours.namespaces)
     for group, version, plural in _watched(ours):
         settings.watching.label_selectors[group, version, plural] = SELECT_OURS
 
 
-def register(registry: kopf.OperatorRegistry, queue: WorkQueue, ours: Settings) -> None:
-    """Register the event handlers and the liveness probe."""
+def register(
+    registry: kopf.OperatorRegistry, queue: WorkQueue, ours: Settings, stuck_seconds: Callable[[], float]
+) -> None:
+    """Register the event handlers, and the liveness probe: it fails once nothing has gone on for `stuck_seconds` though it should."""
 
     async def on_serving(namespace: str | None, name: str | None, **_: Any) -> None:
         await queue.add((namespace or "default", name or ""))
@@ -45,15 +63,15 @@ def register(registry: kopf.OperatorRegistry, queue: WorkQueue, ours: Settings) 
             await queue.add((meta["namespace"], owner))
 
     async def alive(**_: Any) -> float:
-        overdue = queue.overdue_seconds()
-        if overdue > STUCK_SECONDS:
-            raise kopf.PermanentError(f"the oldest key has waited {overdue:.0f} s for a worker")
-        return overdue
+        stuck = stuck_seconds()
+        if stuck > STUCK_SECONDS:
+            raise kopf.PermanentError(f"keys wait, and for {stuck:.0f} s no worker moved and no request ended")
+        return stuck
 
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(on_serving)
     for group, version, plural in _watched(ours):
         kopf.on.event(group, version, plural, labels={MANAGED_BY: MANAGER}, registry=registry)(on_child)
-    kopf.on.probe(id="queue_overdue_seconds", errors=kopf.ErrorsMode.PERMANENT, registry=registry)(alive)
+    kopf.on.probe(id="stuck_seconds", errors=kopf.ErrorsMode.PERMANENT, registry=registry)(alive)
 
 
 def _watched(ours: Settings) -> Iterable[tuple[str, str, str]]:

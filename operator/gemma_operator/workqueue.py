@@ -30,6 +30,8 @@ class WorkQueue:
         self._running: set[Key] = set()
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
+        self._moved = 0.0
+        """When a worker last took or finished a key, in the loop's time."""
         self._changed = asyncio.Condition()
         self._is_closing = False
 
@@ -38,11 +40,11 @@ class WorkQueue:
         """Keys that wait for a run, now or later."""
         return len(self._due)
 
-    def overdue_seconds(self) -> float:
-        """How long the oldest due key has been waiting for a worker."""
+    def stuck_seconds(self) -> float:
+        """For how long a key has been due without that any worker took or finished one; a long queue alone is no fault."""
         if not self._due:
             return 0.0
-        return max(0.0, asyncio.get_running_loop().time() - min(self._due.values()))
+        return max(0.0, asyncio.get_running_loop().time() - max(self._moved, min(self._due.values())))
 
     async def add(self, key: Key, delay_seconds: float = 0.0) -> None:
         """Run `key` after the delay; a sooner run that is already planned stays. A key that runs now waits for its end."""
@@ -68,6 +70,7 @@ class WorkQueue:
             if key is None:
                 return
             again = await self._run(key)
+            self._moved = asyncio.get_running_loop().time()
             self._running.discard(key)
             changed = self._again.pop(key, None)
             if changed is not None:
@@ -97,6 +100,7 @@ class WorkQueue:
                 key = heapq.heappop(self._heap)[1]
                 del self._due[key]
                 self._running.add(key)
+                self._moved = loop.time()
                 return key
             async with self._changed:
                 try:

@@ -86,6 +86,12 @@ class Operator:
         self._process = None
         return code
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def is_running(self) -> bool:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None

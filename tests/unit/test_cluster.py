@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ class Server:
         self.calls.append(arguments)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return SimpleNamespace(data=json.dumps(self.answer))
 
     get = create = delete = server_side_apply = _call
 
@@ -64,10 +65,15 @@ async def test_the_start_of_an_engines_log_is_read_with_its_times(
     answer: Any, read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(answer)
+
+    def log(pod: str, namespace: str, **options: Any) -> Any:
+        server._call(pod=pod, **options)
+        return answer
+
     monkeypatch.setattr(
         server,
         "read_namespaced_pod_log",
-        lambda pod, namespace, **options: server._call(pod=pod, **options),
+        log,
         raising=False,
     )
     monkeypatch.setattr("gemma_operator.cluster.client.CoreV1Api", lambda api: server)
@@ -139,9 +145,10 @@ async def test_an_event_is_a_courtesy(status: int) -> None:
     assert len(sent["metadata"]["generateName"]) < 253
 
 
-async def test_every_item_of_a_list_knows_its_kind() -> None:
-    made, _ = cluster({"items": [{"metadata": {"name": "a"}}]})
-    assert await made.list("Pod", "ns", "a=b") == [{"metadata": {"name": "a"}, "kind": "Pod"}]
+async def test_every_item_of_a_list_knows_its_kind_and_version() -> None:
+    """The API server says them of the list only; without them nothing is ever as wanted, and all is applied for ever."""
+    made, _ = cluster({"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a"}}]})
+    assert await made.list("Pod", "ns", "a=b") == [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}]
 
 
 async def test_writes_name_their_owner_and_are_strict() -> None:
@@ -162,7 +169,7 @@ async def test_writes_name_their_owner_and_are_strict() -> None:
 
 
 async def test_every_request_has_a_time_limit() -> None:
-    made, server = cluster({})
+    made, server = cluster({"apiVersion": "v1", "items": []})
     await made.get("Pod", "ns", "a")
     await made.list("Pod", "ns", "a=b")
     await made.apply(DEPLOYMENT)

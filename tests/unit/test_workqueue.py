@@ -214,17 +214,31 @@ def test_of_two_planned_runs_the_sooner_wins(delays: tuple[float, float], times:
     simulate(story)
 
 
-def test_how_long_a_key_waits_for_a_worker_is_known() -> None:
+def test_a_queue_is_stuck_where_keys_are_due_and_no_worker_moves() -> None:
     async def story() -> None:
         reconcile = Recorder(takes=30)
         async with Working(reconcile, workers=1) as queue:
-            assert queue.overdue_seconds() == 0
+            assert queue.stuck_seconds() == 0
             await queue.add(A)
             await asyncio.sleep(1)
             await queue.add(B)
             await asyncio.sleep(20)
-            assert queue.overdue_seconds() == 20
+            assert queue.stuck_seconds() == 20
             await asyncio.sleep(10)
-            assert queue.overdue_seconds() == 0
+            assert queue.stuck_seconds() == 0
+
+    simulate(story)
+
+
+def test_a_long_queue_is_not_stuck() -> None:
+    """A cold start of a thousand servings keeps the last key waiting for minutes, and must not be taken for a dead loop."""
+
+    async def story() -> None:
+        async with Working(Recorder(takes=10), workers=1) as queue:
+            for number in range(100):
+                await queue.add(("ns", f"s{number}"))
+            for _ in range(98):
+                await asyncio.sleep(10)
+                assert queue.stuck_seconds() <= 10
 
     simulate(story)

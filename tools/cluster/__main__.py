@@ -12,13 +12,19 @@ from .console import ClusterError, say
 from .control_plane import ControlPlane, not_running
 from .network import NETWORK
 from .node import Node
+from .pretended import PretendedNodes
 from .process import PROXY_VARIABLES, Supervisor
 from .state import State, all_states
 
-KINDS: dict[str, type[ControlPlane]] = {"node": Node, "control-plane": ControlPlane}
+KINDS: dict[str, type[ControlPlane]] = {
+    "node": Node,
+    "control-plane": ControlPlane,
+    "pretended-nodes": PretendedNodes,
+}
 MODE_HELP = (
     "node (default): Pods run; needs Linux, root and some Debian packages. control-plane: etcd, API server and controller"
-    " manager only (garbage collection and Deployments work, Pods stay Pending); needs neither and starts in seconds"
+    " manager only (garbage collection and Deployments work, Pods stay Pending); needs neither and starts in seconds."
+    " pretended-nodes: a control plane with a scheduler, and nodes on which Pods are Ready by kwok's word, without running"
 )
 
 

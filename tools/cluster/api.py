@@ -34,6 +34,9 @@ class Api:
     def patch(self, path: str, value: Any) -> None:
         self._call("PATCH", path, value, "application/merge-patch+json")
 
+    def delete(self, path: str) -> None:
+        self._call("DELETE", path)
+
     def exists(self, path: str) -> bool:
         """False as well when the server doesn't answer yet."""
         try:

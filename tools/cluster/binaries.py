@@ -127,13 +127,15 @@ TOOLS = {
         Tool("argocd", "modules/argocd", "github.com/argoproj/argo-cd/v3/cmd", "github.com/argoproj/argo-cd/v3", 300,
              (3, 1), ("version", "--client", "--short"), ("github.com/argoproj/argo-cd/v3/common.version={number}",),
              toolchain="go1.27.3"),
+        Tool("kwok", "modules/kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok", 60, (0, 8)),
         Tool("etcd", "modules/etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", 20, (3, 5)),
     )
 }  # fmt: skip
 # The garbage collector and the Deployment controller live in the controller manager: API server tests need them
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 NODE = (*CONTROL_PLANE, "kube-scheduler", "kubelet", "kube-proxy", "coredns")
-MODES = {"control-plane": CONTROL_PLANE, "node": NODE}
+PRETENDED = (*CONTROL_PLANE, "kube-scheduler", "kwok")
+MODES = {"control-plane": CONTROL_PLANE, "node": NODE, "pretended-nodes": PRETENDED}
 ANY_VERSION = frozenset({"kubectl"})
 
 

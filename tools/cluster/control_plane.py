@@ -202,6 +202,14 @@ class ControlPlane:
             "--kube-api-qps=300", "--kube-api-burst=500",
         ])  # fmt: skip
 
+    def launch_scheduler(self, program: Path, server: str) -> None:
+        name = "kube-scheduler"
+        config = self.client_config(server, name, f"/CN=system:{name}")
+        self.supervisor.start(name, [
+            program, f"--kubeconfig={config}", "--secure-port=0", "--leader-elect=false",
+            "--kube-api-qps=300", "--kube-api-burst=500",
+        ])  # fmt: skip
+
     def wait_controllers(self, server: str) -> None:
         """A Pod can only be created once its namespace has the default service account."""
         api = self._api(server)

@@ -19,6 +19,7 @@ from .state import State
 # these two are killed, last.
 BEFORE_CONTAINERS = {"kube-proxy": 2.0, "coredns": 2.0, "kubelet": 5.0}
 AFTER_CONTAINERS = {
+    "kwok": 2.0,
     "kube-scheduler": 2.0,
     "kube-controller-manager": 2.0,
     "containerd": 5.0,

@@ -42,7 +42,7 @@ class Node(ControlPlane):
         self._launch_containerd()
         server = self.launch_api(programs, GATEWAY, API_PORT)
         self.launch_controllers(programs, server)
-        self._launch_scheduler(programs["kube-scheduler"], server)
+        self.launch_scheduler(programs["kube-scheduler"], server)
         self._launch_kubelet(programs["kubelet"], server)
         self._launch_proxy(programs["kube-proxy"], server)
         dns.install(self._api(server))
@@ -63,11 +63,6 @@ class Node(ControlPlane):
         resources = {"capacity": {GPU: str(count)}, "allocatable": {GPU: str(count)}}
         self.api.patch(f"/api/v1/nodes/{NAME}/status", {"status": resources})
         say(f"node {NAME} has {count} pretended {GPU}")
-
-    def _launch_scheduler(self, program: Path, server: str) -> None:
-        name = "kube-scheduler"
-        config = self.client_config(server, name, f"/CN=system:{name}")
-        self.supervisor.start(name, [program, f"--kubeconfig={config}", "--secure-port=0", "--leader-elect=false"])
 
     def _launch_containerd(self) -> None:
         socket = self.state.containerd_socket

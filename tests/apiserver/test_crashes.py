@@ -1,0 +1,245 @@
+"""kill -9 between any two writes: several servings go through their lives while the operator is killed again and again.
+
+After each step of a life there must be the same objects as in a life without kills: none twice, none left behind, no spec missed,
+no engine started anew, no field with another owner. `GEMMA_CRASHES=200` is what docs/reliability.md shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from gemma_operator.desired.names import APPLIED
+from tests.apiserver.test_lifecycle import COLLECTION_SECONDS, serving
+from tests.support.faulty_proxy import Fault, FaultyProxy, Request
+from tests.support.kube import Kube
+from tests.support.operator import free_port
+from tests.support.spawner import Spawner, is_alive
+from tools.cluster.control_plane import ControlPlane
+
+CRASHES = int(os.environ.get("GEMMA_CRASHES", "6"))
+SIDE_BY_SIDE = 3
+STEP_SECONDS = 4 * COLLECTION_SECONDS
+SERVING = "/apis/gemmaserving.dev/v1alpha1/namespaces/{}/gemmaservings/demo"
+KINDS = {
+    "deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "service": "/api/v1/namespaces/{}/services",
+    "poddisruptionbudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "persistentvolumeclaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
+}
+MADE_UP = ("clusterIP", "clusterIPs")
+LOW, HIGH = {"replicas": {"min": 2, "max": 4}}, {"replicas": {"min": 3, "max": 4}}
+TWO, EXTRA = {"replicas": {"min": 2}}, {"class": "batch"}
+LIFE: tuple[tuple[str, dict[str, Any] | None], ...] = (
+    ("create", {"interactive": LOW, "batch": {}}),
+    ("update", {"interactive": LOW, "batch": {}, "extra": EXTRA}),
+    ("scale", {"interactive": HIGH, "batch": TWO, "extra": EXTRA}),
+    ("roll out", {"interactive": HIGH | {"maxNumSeqs": 10}, "batch": TWO, "extra": EXTRA}),
+    ("prune", {"interactive": HIGH | {"maxNumSeqs": 10}, "batch": TWO}),
+    ("delete", None),
+    ("create again", {"interactive": {"replicas": {"min": 1, "max": 2}}, "other": EXTRA}),
+)
+Made = dict[str, Any]
+
+
+class Session:
+    """The API server over one connection that is kept, as admin."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        config = yaml.safe_load(plane.kubeconfig.read_text())
+        self._server = config["clusters"][0]["cluster"]["server"]
+        self._http = requests.Session()
+        self._http.trust_env = False
+        self._http.verify = str(plane.state.pki / "ca.crt")
+        self._http.cert = (str(plane.state.pki / "admin.crt"), str(plane.state.pki / "admin.key"))
+
+    def get(self, path: str) -> dict[str, Any]:
+        """An object, or a list."""
+        answer = self._http.get(self._server + path, timeout=30)
+        answer.raise_for_status()
+        return dict(answer.json())
+
+    def apply(self, path: str, body: dict[str, Any]) -> None:
+        """Server-side apply."""
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        query = "?fieldManager=test&force=true"
+        self._http.patch(self._server + path + query, json.dumps(body), headers=headers, timeout=30).raise_for_status()
+
+    def delete(self, path: str) -> None:
+        """Delete an object."""
+        self._http.delete(self._server + path, timeout=30).raise_for_status()
+
+
+class World:
+    """One serving and its life, in a namespace of its own."""
+
+    def __init__(self, api: Session, name: str) -> None:
+        self.api, self.name = api, name
+        self.step = -1
+        self.since = 0.0
+        api.apply(f"/api/v1/namespaces/{name}", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin the next step of the life."""
+        self.step, self.since = self.step + 1, time.monotonic()
+        pools = LIFE[self.step][1]
+        if pools is None:
+            self.api.delete(SERVING.format(self.name))
+        else:
+            self.api.apply(SERVING.format(self.name), serving(pools=pools))
+
+    def is_last(self) -> bool:
+        """Nothing comes after this step."""
+        return self.step == len(LIFE) - 1
+
+    def is_seen(self) -> bool:
+        """The operator says that it has done this step's spec; a deletion it needn't see."""
+        if LIFE[self.step][1] is None:
+            return True
+        body = self.api.get(SERVING.format(self.name))
+        return bool(body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"])
+
+    def made(self) -> Made:
+        """All that is there, as a person compares it."""
+        found = {}
+        for kind, path in KINDS.items():
+            for body in self.api.get(path.format(self.name))["items"]:
+                meta = body["metadata"]
+                spec = {name: value for name, value in body["spec"].items() if name not in MADE_UP}
+                owners = [owner["kind"] for owner in meta["ownerReferences"]]
+                found[f"{kind}/{meta['name']}"] = (
+                    spec, owners, notes(meta), meta.get("labels"), owners_of_replicas(body),
+                )  # fmt: skip
+        if LIFE[self.step][1] is not None:
+            conditions = self.api.get(SERVING.format(self.name))["status"].get("conditions", [])
+            found["conditions"] = sorted((one["type"], one["status"], one["reason"]) for one in conditions)
+        return dict(json.loads(json.dumps(found).replace(self.name, "NAMESPACE")))
+
+
+def notes(meta: dict[str, Any]) -> dict[str, str]:
+    """Annotations, less the hash of what was applied, which the namespace is part of."""
+    return {name: value for name, value in meta.get("annotations", {}).items() if name != APPLIED}
+
+
+def owners_of_replicas(body: dict[str, Any]) -> list[str]:
+    """Who has a say in the size of a Deployment."""
+    return sorted(
+        entry["manager"]
+        for entry in body["metadata"].get("managedFields", [])
+        if "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+    )
+
+
+class Doom:
+    """Kills the operator at a write that is chosen at random; every second time after it was done, its answer lost."""
+
+    def __init__(self, moments: random.Random) -> None:
+        self._moments = moments
+        self.pid = 0
+        self.left = 0
+        self.killed: Counter[str] = Counter()
+
+    @property
+    def kills(self) -> int:
+        """How often it has struck."""
+        return self.killed.total()
+
+    def arm(self, pid: int, last: bool = False) -> None:
+        """The operator that runs now, and how many writes it may still do; all of them where it is the last."""
+        self.pid, self.left = pid, -1 if last else self._moments.randint(1, 25)
+
+    def fault(self, request: Request) -> Fault | None:
+        """What becomes of a request."""
+        if not request.is_write or self.left <= 0:
+            return None
+        self.left -= 1
+        if self.left:
+            return None
+        os.kill(self.pid, signal.SIGKILL)
+        is_lost = bool(self._moments.getrandbits(1))
+        parts = request.path.replace("/status", " status").split("/")
+        kind = parts[-1] if request.method == "POST" else f"{parts[-2]}{' status' * parts[-1].endswith(' status')}"
+        self.killed[f"{'after' if is_lost else 'before'} {request.method} {kind}"] += 1
+        return Fault(lost=True) if is_lost else Fault(cut=True)
+
+
+@pytest.fixture
+def proxy(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[FaultyProxy]:
+    with FaultyProxy(operator_kubeconfig, tmp_path) as running:
+        yield running
+
+
+def undisturbed(api: Session) -> list[Made]:
+    """What there is after each step where nothing goes wrong."""
+    world, expected = World(api, "life-undisturbed"), []
+    while True:
+        await_rest(world)
+        expected.append(world.made())
+        if world.is_last():
+            return expected
+        world.go_on()
+
+
+def await_rest(world: World) -> None:
+    """Wait until the operator has seen the step and nothing has changed for two seconds."""
+    end, before, since = time.monotonic() + STEP_SECONDS, {}, 0.0
+    while time.monotonic() < end:
+        now = world.made() if world.is_seen() else {"not": "seen"}
+        if now != before or (LIFE[world.step][1] is None and now):
+            before, since = now, time.monotonic()
+        elif "not" not in now and time.monotonic() - since > 2:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{LIFE[world.step][0]}: not at rest; last {before}")
+
+
+def test_killed_between_any_two_writes_it_comes_to_the_same_end(
+    plane: ControlPlane, admin: Kube, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    api, doom = Session(plane), Doom(random.Random(10))
+    environment = {
+        "GEMMA_LOG_FORMAT": "plain",
+        "GEMMA_SCALING_TICK_SECONDS": "1",
+        "GEMMA_HEALTH_PORT": str(free_port()),
+        "GEMMA_METRICS_PORT": str(free_port()),
+    }
+    with Spawner(proxy.kubeconfig, tmp_path / "log") as spawner:
+        doom.arm(spawner.start(**environment), last=True)
+        expected = undisturbed(api)
+        assert len(expected[0]) > 6
+        os.kill(doom.pid, signal.SIGKILL)
+        proxy.fault = doom.fault
+        worlds: list[World] = []
+        lives = starts = 0
+        while doom.kills < CRASHES or worlds:
+            if not is_alive(doom.pid):
+                doom.arm(spawner.start(**environment), last=doom.kills >= CRASHES)
+                starts += 1
+            while doom.kills < CRASHES and len(worlds) < SIDE_BY_SIDE:
+                worlds.append(World(api, f"life-{lives}"))
+                lives += 1
+            for world in list(worlds):
+                came = world.made() if world.is_seen() else None
+                is_over = came == expected[world.step]
+                if not is_over:
+                    late = time.monotonic() - world.since > STEP_SECONDS
+                    assert not late or came == expected[world.step], f"{world.name}: {LIFE[world.step][0]}"
+                elif world.is_last():
+                    worlds.remove(world)
+                else:
+                    world.go_on()
+            time.sleep(0.2)
+    print(f"\n{doom.kills} kills, {starts} starts, {lives} lives: {dict(doom.killed)}")
+    assert "Traceback" not in (tmp_path / "log").read_text()

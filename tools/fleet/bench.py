@@ -1,0 +1,171 @@
+"""One operator before 10, 100 and 1,000 servings of two pools: `python -m tools.fleet.bench 10 100 1000`.
+
+Cold: all servings are there before the operator is. Steady: every engine is Ready and answers two requests per second, nothing is
+changed, and Prometheus scrapes the operator each 30 s. The rows go to docs/data/fleet.json, the plot to docs/pictures/fleet.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from gemma_operator.api.serving import GROUP, PLURAL, VERSION
+from tools.cluster.console import say
+from tools.fleet.process import load_average
+from tools.fleet.world import SPEC, World, await_all, condition, is_current, namespace_of
+
+STEADY_SECONDS, SCRAPE_SECONDS, QUIET_SECONDS, APPLIES, POLL_SECONDS = 120, 30, 40, 20, 0.01
+
+
+def measure(count: int, folder: Path) -> dict[str, Any]:
+    """The figures of one size."""
+    with World(f"fleet-{count}", folder) as world:
+        world.create(range(count))
+        row: dict[str, Any] = {"servings": count, "pools": 2 * count, "load average before": load_average()}
+        row |= _cold(world, count)
+        say(f"{row}")
+        await_all("engines are Ready", lambda: _are(world, "Ready"), count, 1200, 5)
+        row["seconds until all is Ready and quiet"] = _quiet(world)
+        row |= _steady(world)
+        say(f"{row}")
+        row |= _applied(world, count)
+        _quiet(world)
+        row |= _warm(world, count + APPLIES)
+        row["load average after"] = load_average()
+    return {name: round(value, 3) for name, value in row.items()}
+
+
+def _are(world: World, kind: str) -> int:
+    return sum(condition(serving, kind) == "True" for serving in world.servings())
+
+
+def _cold(world: World, count: int) -> dict[str, float]:
+    started = time.monotonic()
+    operator = world.start()
+    await_all("servings are reconciled", lambda: sum(map(is_current, world.servings())), count, 1800)
+    seconds = time.monotonic() - started
+    made = world.count("deployments")
+    assert made == 2 * count, f"{made} Deployments of {2 * count}"
+    assert operator.healthy()
+    return {"cold s": seconds, "cold CPU s": world.usage().cpu_seconds, "cold RSS MiB": world.usage().rss_mib}
+
+
+def _quiet(world: World) -> float:
+    """Wait until nothing has been written for a while."""
+    started, before, since = time.monotonic(), -1, time.monotonic()
+    while time.monotonic() - since < QUIET_SECONDS:
+        if (now := world.writes()) != before:
+            before, since = now, time.monotonic()
+        if time.monotonic() - started > 900:
+            raise TimeoutError(f"the operator has not come to rest: {now} writes")
+        time.sleep(5)
+    return since - started
+
+
+def _steady(world: World) -> dict[str, float]:
+    assert world.operator is not None
+    before, metrics, writes, queries, started = (
+        world.usage(), world.metrics(), world.writes(), world.queries, time.monotonic(),
+    )  # fmt: skip
+    scrapes = 0
+    while (passed := time.monotonic() - started) < STEADY_SECONDS:
+        if passed >= scrapes * SCRAPE_SECONDS:
+            urllib.request.urlopen(f"http://127.0.0.1:{world.operator.metrics_port}/metrics", timeout=30).read()
+            scrapes += 1
+        time.sleep(0.5)
+    cpu = world.usage().cpu_seconds - before.cpu_seconds
+    queries = world.queries - queries
+    after = world.metrics()
+    ticks = after["gemma_operator_tick_seconds_count"] - metrics["gemma_operator_tick_seconds_count"]
+    tick_seconds = after["gemma_operator_tick_seconds_sum"] - metrics["gemma_operator_tick_seconds_sum"]
+    looks = _reconciles(after) - _reconciles(metrics)
+    return {
+        "steady CPU of a core %": 100 * cpu / passed,
+        "steady writes": world.writes() - writes,
+        "steady looks per s": looks / passed,
+        "tick s": tick_seconds / max(1, ticks),
+        "Prometheus queries per tick": queries / max(1, ticks),
+        "steady RSS MiB": world.usage().rss_mib,
+        "peak RSS MiB": world.usage().peak_mib,
+    }
+
+
+def _reconciles(metrics: dict[str, float]) -> float:
+    return sum(value for name, value in metrics.items() if name.startswith("gemma_operator_reconciles_total"))
+
+
+def _applied(world: World, count: int) -> dict[str, float]:
+    """Create to both Deployments, as a client sees it that asks every 10 ms."""
+    from kubernetes import client, config
+
+    config.load_kube_config(str(world.plane.kubeconfig))
+    custom, apps = client.CustomObjectsApi(), client.AppsV1Api()
+    world.create_namespace(count)
+    found = []
+    for number in range(count, count + APPLIES):
+        name, namespace = f"fleet-{number}", namespace_of(count)
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GemmaServing", "metadata": {"name": name}, "spec": SPEC}
+        started = time.perf_counter()
+        custom.create_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, body)
+        for pool in SPEC["pools"]:
+            while not _exists(apps, f"{name}-{pool}", namespace):
+                time.sleep(POLL_SECONDS)
+        found.append(time.perf_counter() - started)
+        time.sleep(1)
+    return {
+        "apply to Deployments median s": statistics.median(found),
+        "apply to Deployments p95 s": sorted(found)[round(0.95 * APPLIES) - 1],
+        "apply to Deployments slowest s": max(found),
+    }
+
+
+def _exists(apps: Any, name: str, namespace: str) -> bool:
+    from kubernetes.client.exceptions import ApiException
+
+    try:
+        apps.read_namespaced_deployment(name, namespace, _preload_content=False)
+    except ApiException as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _warm(world: World, count: int) -> dict[str, float]:
+    """A restart: every serving is looked at, nothing is there to be done."""
+    assert world.operator is not None
+    world.operator.stop()
+    writes = world.writes()
+    started = time.monotonic()
+    world.start()
+    await_all("servings are looked at", lambda: int(_reconciles(world.metrics())), count, 900)
+    return {
+        "restart s": time.monotonic() - started,
+        "restart CPU s": world.usage().cpu_seconds,
+        "restart writes": world.writes() - writes,
+    }
+
+
+def main() -> None:
+    """Measure each size, write the data."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sizes", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--out", type=Path, default=Path("out/fleet.json"))
+    args = parser.parse_args()
+    rows = []
+    for size in args.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(measure(size, Path(folder)))
+        print(json.dumps(rows[-1], indent=1), flush=True)
+        args.out.parent.mkdir(exist_ok=True, parents=True)
+        args.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
