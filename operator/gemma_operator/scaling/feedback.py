@@ -15,6 +15,8 @@ from gemma_operator.scaling.verdict import NOTHING, Judgement, judge
 LEAST, MOST = 0.5, 1.5
 CUT = 0.4
 """A cut takes at most this share: a profile 40 % too high must not cost several cold starts, one for each small cut."""
+MARGIN = 0.95
+"""Share of the load at which requests missed that is planned for from then on."""
 CUT_EVERY_SECONDS = 60.0
 RAISE = 0.01
 """Growth of the correction with each tick that proves a higher one."""
@@ -72,15 +74,14 @@ def learn(
         return _saturated(learned, short, slo, planned, now)
     if any(moment.saturated for moment in within(moments, now - 2 * SHORT_SECONDS)):
         return learned  # What was queued misses, whatever the load is by now.
-    # Misses under more load than is planned for are the demand's, not the profile's.
-    fair = tuple(moment for moment in long if moment.load <= planned)
+    fair = _fair(long, planned)
     if sum(moment.seconds for moment in fair) < SUSTAINED_SECONDS:
         return learned
     lasting = judge(gathered(fair), slo, LONG_SECONDS)
     newest = judge(gathered(within(fair, now - SHORT_SECONDS)), slo, SHORT_SECONDS)
     if min(lasting.low, newest.low) > slo.allowed:
         hopeless = _is_flat(settled) or lasting.low > MOST_MISS or _mean_load(fair) < FAR_BELOW * operating_point
-        return _missed(learned, lasting, slo, _mean_load(fair), hopeless, now)
+        return _missed(learned, lasting, fair, planned, hopeless, now)
     return _proven(learned, settled, slo, planned, now)
 
 
@@ -133,15 +134,29 @@ def _saturated(
     return replace(learned, correction=lower, too_high=learned.correction, cut_at=now, trial=None)
 
 
+def _fair(moments: tuple[Moment, ...], planned: float) -> tuple[Moment, ...]:
+    """Those whose misses are the profile's: under more load than is planned for they are the demand's.
+
+    So they are in the tick after it, in which the last of those requests are answered.
+    """
+    before = (None, *moments)
+    return tuple(
+        moment
+        for moment, last in zip(moments, before, strict=False)
+        if moment.load <= planned and (last is None or last.load <= planned)
+    )
+
+
 def _missed(
     learned: Learned,
     missed: Judgement,
-    slo: Slo,
-    load: float,
+    fair: tuple[Moment, ...],
+    planned: float,
     hopeless: bool,
     now: float,
 ) -> Learned:
     """Misses without a queue: less load per engine may help, unless it is known, or shows, that it doesn't."""
+    load = _mean_load(fair)
     share = missed.evidence.misses_low / missed.evidence.samples
     trial = learned.trial if learned.trial and load > 0.9 * learned.trial.load else None
     if learned.trial and not trial and share >= 0.8 * learned.trial.share:
@@ -152,7 +167,7 @@ def _missed(
         return replace(learned, infeasible_until=now + REMEMBER_SECONDS)
     if now < max(learned.infeasible_until, learned.cut_at + CUT_EVERY_SECONDS):
         return replace(learned, trial=trial)
-    lower = max(LEAST, learned.correction * (1 - CUT * min(1.0, (missed.low - slo.allowed) / slo.allowed)))
+    lower = max(LEAST, learned.correction * max(1 - CUT, min(1.0, MARGIN * _load_of_misses(fair) / planned)))
     return replace(
         learned,
         correction=lower,
@@ -170,6 +185,12 @@ def _is_flat(moments: tuple[Moment, ...]) -> bool:
     if min(light.misses_low, heavy.misses_low) < ENOUGH or _mean_load(upper) < FLAT_LOAD * _mean_load(lower):
         return False
     return light.misses_low / light.samples >= FLAT_SHARE * heavy.misses_low / heavy.samples
+
+
+def _load_of_misses(moments: tuple[Moment, ...]) -> float:
+    """Mean load per engine at which requests missed: engines carry less than that."""
+    misses = sum(moment.ttft.misses_low for moment in moments)
+    return sum(moment.ttft.misses_low * moment.load for moment in moments) / misses
 
 
 def _mean_load(moments: tuple[Moment, ...]) -> float:

@@ -1,0 +1,36 @@
+"""The correction of a profile: what misses prove, and what they don't."""
+
+import pytest
+
+from gemma_operator.scaling import feedback
+from gemma_operator.scaling.memory import Learned, Moment
+from gemma_operator.scaling.pool import Slo
+from gemma_operator.scaling.verdict import NOTHING, Evidence
+
+SLO = Slo(95, 0.3)
+PLANNED = 1.1
+
+
+def moments(*ticks: tuple[float, float]) -> tuple[Moment, ...]:
+    """Ticks of one engine, each with its load and its share of misses."""
+    return tuple(
+        Moment(15.0 * (i + 1), 15.0, load, load, load, 1.0, 20.0, 0.05, 0.1, 1, Evidence(300, 300 * miss, 300 * miss), NOTHING, (), False)
+        for i, (load, miss) in enumerate(ticks)
+    )  # fmt: skip
+
+
+def after(*ticks: tuple[float, float], correction: float = 1.0) -> float:
+    seen = moments(*ticks)
+    return feedback.learn(Learned(correction), seen, SLO, 1.0, PLANNED, 0.0, seen[-1].at).correction
+
+
+def test_bursts_say_nothing_of_the_profile_nor_do_the_ticks_that_answer_them():
+    """ServeGen's day at 10:02: the late answers of a burst are counted in the tick after it."""
+    burst = ((1.4, 0.9), (0.85, 0.8), (0.7, 0.0))
+    assert after(*[(0.6, 0.0), (0.8, 0.0)] * 7, *burst, *burst, correction=1.08) == 1.08
+
+
+@pytest.mark.parametrize(("load", "lower"), [(1.05, 1.05), (0.9, 0.9), (0.5, 0.6 * PLANNED / 0.95)])
+def test_a_cut_goes_to_just_under_the_load_that_missed_by_two_fifths_at_most(load, lower):
+    ticks = [(0.4, 0.0), (load, 0.15)] * 10
+    assert after(*ticks) == pytest.approx(0.95 * lower / PLANNED)
