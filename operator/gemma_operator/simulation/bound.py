@@ -69,7 +69,7 @@ class Schedule:
 def clairvoyant(arrivals: Arrivals, seconds: float, world: World, *, slo: float = 0.3, most: int = 64) -> Bound:
     """The bound for a workload, up to `most` replicas."""
     misses = isolated_misses(arrivals, seconds, world, slo, most)
-    fixed = replace(world, cold_start=(START_SECONDS, START_SECONDS), failed_starts=0.0)
+    fixed = replace(world, cold_start=(START_SECONDS, START_SECONDS), failed_starts=0.0, epoch=EPOCH)
     lower, played = [], {}
     for price in PRICES:
         cost, _ = cheapest(misses, price, LEAD)
