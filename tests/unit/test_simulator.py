@@ -201,6 +201,12 @@ def test_policies_see_the_fault_not_the_truth() -> None:
     policy = Watching()
     arrivals = synthetic(constant(5), 120)
     simulate(
-        policy, arrivals, World(), length=120, initial=2, preroll=0, faults=Faults([Fault(FaultKind.EMPTY, 0, math.inf)])
+        policy,
+        arrivals,
+        World(),
+        length=120,
+        initial=2,
+        preroll=0,
+        faults=Faults([Fault(FaultKind.EMPTY, 0, math.inf)]),
     )
     assert set(policy.seen) == {0}

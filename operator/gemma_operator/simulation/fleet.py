@@ -229,6 +229,7 @@ class Engines:
             ttft=tuple(zip((*self.world.edges, math.inf), counted, strict=True)),
             running=values[kernel.RUNNING],
             waiting=values[kernel.WAITING],
+            kv_usage=values[kernel.TOKENS] / self.world.engine.limits.kv_tokens,
             finished={"stop": values[kernel.FINISHED]},
             rejected=values[kernel.REJECTED],
             prompt_tokens=values[kernel.PROMPT],
