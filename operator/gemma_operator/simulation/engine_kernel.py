@@ -389,14 +389,11 @@ def isolated(
 @compiled
 def _clear(e: Engines, count: int) -> None:
     """So many engines, all Ready and empty."""
-    e.cursor[1] = 0
-    e.cursor[2] = count
+    e.cursor[1], e.cursor[2] = 0, count
     for slot in range(count):
-        e.state[slot] = SERVING
-        e.ready_at[slot] = 0.0
-        e.busy_until[slot] = np.inf
+        e.state[slot], e.ready_at[slot] = SERVING, 0.0
+        e.busy_until[slot] = e.scrape_at[slot] = np.inf
         e.head[slot] = e.tail[slot] = NOBODY
         e.queued[slot] = e.queued_tokens[slot] = e.in_flight[slot] = e.sequences[slot] = e.reserved[slot] = 0
         e.threads[slot] = 0.0
         e.processor[slot] = 0.0
-        e.scrape_at[slot] = np.inf
