@@ -51,7 +51,8 @@ def page() -> str:
         "# Command line\n\nWritten by `make generate` from the code; don't edit.\n\n"
         "From a clone, after `make setup`, `gemma-operator` is `PYTHONPATH=operator .venv/bin/python -m gemma_operator`. "
         "Every command has `--help`.\n\n"
-        "Exit codes: 0 done, 1 a difference was found (`render --diff`), 2 something is wrong and one line says what.\n"
+        "Exit codes: 0 done, 1 a difference was found (`render --diff`), 2 something is wrong and one line says what, "
+        "3 the SLO would be missed (`simulate`) or its limit wasn't found (`profile`).\n"
     )
     return head + "".join(section(command, said) for command, said in commands(parser()))
 

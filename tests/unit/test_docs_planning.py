@@ -44,18 +44,18 @@ def commands(of: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str,
                 yield from commands(sub, f"{path} {name}".strip())
 
 
-@pytest.mark.parametrize("command", ["plan", "profile import", "profile run"])
+@pytest.mark.parametrize("command", ["plan", "simulate", "profile import", "profile run"])
 def test_every_option_is_in_the_table(command):
     options = {
         max(action.option_strings, key=len)
         for action in dict(commands(parser()))[command]._actions
         if action.option_strings and "--help" not in action.option_strings
     }
-    rows = re.findall(r"^\| (`[a-z ]+`|all) \| (.*?) \|", TEXT, re.M)
+    rows = re.findall(r"^\| ((?:`[a-z ]+`(?:, )?)+) \| (.*?) \|", TEXT, re.M)
     documented = {
         option
         for of, names in rows
-        if of == "all" or command.startswith(of.strip("`"))
+        if any(command.startswith(one.strip("`")) for one in of.split(", "))
         for option in re.findall(r"`(--[a-z-]+)`", names)
     }
     assert documented == options

@@ -11,6 +11,7 @@ import pytest
 from gemma_operator.scaling.counters import Scrape
 from gemma_operator.simulation import engine_kernel as kernel
 from gemma_operator.simulation.engine_model import INTERACTIVE, PROTOTYPE, EngineModel, from_step_model, media_of
+from gemma_operator.simulation.faults import Fault, FaultKind, Faults
 from gemma_operator.simulation.fleet import Engines, World
 from gemma_operator.simulation.policies import Product, Static
 from gemma_operator.simulation.run import simulate
@@ -199,5 +200,13 @@ def test_policies_see_the_fault_not_the_truth() -> None:
 
     policy = Watching()
     arrivals = synthetic(constant(5), 120)
-    simulate(policy, arrivals, World(), length=120, initial=2, preroll=0, fault=lambda reading, now: Scrape({}))
+    simulate(
+        policy,
+        arrivals,
+        World(),
+        length=120,
+        initial=2,
+        preroll=0,
+        faults=Faults([Fault(FaultKind.EMPTY, 0, math.inf)]),
+    )
     assert set(policy.seen) == {0}

@@ -50,6 +50,8 @@ class ControlPlane:
     """Use as `with ControlPlane.start("name") as plane:`, or `start` in one process and `open(name).stop()` in another."""
 
     mode: ClassVar[str] = "control-plane"
+    controller_flags: ClassVar[tuple[str, ...]] = ()
+    """Of the controller manager, beside those that every cluster has."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -199,7 +201,7 @@ class ControlPlane:
             programs[name], f"--kubeconfig={self.client_config(server, name, f'/CN=system:{name}')}", "--secure-port=0",
             "--leader-elect=false", "--use-service-account-credentials=true",
             f"--service-account-private-key-file={accounts.key}", f"--root-ca-file={self.authority.ca.cert}",
-            "--kube-api-qps=300", "--kube-api-burst=500",
+            "--kube-api-qps=300", "--kube-api-burst=500", *self.controller_flags,
         ])  # fmt: skip
 
     def launch_scheduler(self, program: Path, server: str) -> None:

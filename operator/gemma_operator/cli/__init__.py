@@ -1,4 +1,4 @@
-"""gemma-operator: run | crd | render | explain | profile | plan | top."""
+"""gemma-operator: run | crd | render | explain | profile | plan | simulate | top."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gemma_operator import __version__
 from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import InvalidServing
-from gemma_operator.cli import explain, plan, profile, render, top
+from gemma_operator.cli import explain, plan, profile, render, simulate, top
 from gemma_operator.cli.output import dump
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.versions import UnknownVersion
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     explain.add_to(commands)
     profile.add_to(commands)
     plan.add_to(commands)
+    simulate.add_to(commands)
     top.add_to(commands)
     return made
 

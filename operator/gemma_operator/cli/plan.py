@@ -6,56 +6,32 @@ import io
 import json
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from gemma_operator.api.model import Model
-from gemma_operator.api.parse import stored_profile
 from gemma_operator.cli import extra
-from gemma_operator.cli.options import frames, number, percentile, positive, seconds, share
+from gemma_operator.cli.options import number, percentile, positive, seconds, share
+from gemma_operator.cli.workload import add_engine, add_output, add_workload, read_arrivals, read_profile
 from gemma_operator.engine.accelerators import ACCELERATORS, Accelerator, named
 from gemma_operator.engine.catalog import lookup, weight_bytes
-from gemma_operator.scaling.policy import profile_of
 from gemma_operator.scaling.pool import Slo
-from gemma_operator.scaling.profile import DEFAULT_PROFILE, Profile
+from gemma_operator.scaling.profile import DEFAULT_PROFILE
 from gemma_operator.settings import BadSetting
 
 if TYPE_CHECKING:
     from gemma_operator.planning.memory import Memory
     from gemma_operator.workload.arrivals import Arrivals
 
-PICTURES = (".png", ".svg", ".html")
-
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser: ArgumentParser = commands.add_parser("plan", help="size a fleet for a workload")
-    parser.add_argument(
-        "workload",
-        help="a log (.csv, .jsonl), a folder of ServeGen clients, or a description such as poisson:rate=10,seconds=3600",
-    )
-    parser.add_argument("--scale", type=_factor, default=1.0, help="times as many requests (default: 1)")
-    parser.add_argument("--crop", type=_span, metavar="FROM:TO", help="only this part, in seconds")
-    parser.add_argument(
-        "--media-share", type=share, help="give this share of the requests media, in place of the workload's own"
-    )
-    parser.add_argument("--frames", type=frames, default=6, help="of these media; 1 is an image (default: 6)")
+    add_workload(parser)
     parser.add_argument("--slo", type=seconds, default=0.3, metavar="TIME", help="target for TTFT (default: 300ms)")
     parser.add_argument(
         "--percentile", type=percentile, default=95.0, help="share of requests within it, in per cent (default: 95)"
     )
-    parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="a ConfigMap of `gemma-operator profile`; built-in where absent"
-    )
-    parser.add_argument(
-        "--encoder",
-        choices=("batched", "serial"),
-        default="batched",
-        help="the engine's vision encoder (default: batched)",
-    )
+    add_engine(parser)
     parser.add_argument("--batch-share", type=share, default=0.0, help="of the requests that may wait (default: 0)")
     parser.add_argument(
         "--deadline", type=_deadline, default=3600.0, metavar="TIME", help="until which they may (default: 1h)"
@@ -74,24 +50,20 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--gpu", type=_gpu, help="kind of GPU, for memory; for instance h100")
     parser.add_argument("--gpus", type=positive, default=1, help="GPUs per engine (default: 1)")
     parser.add_argument("--gpu-hour-price", type=_price, help="price of a GPU-hour, in any currency")
-    parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: 1)")
-    parser.add_argument(
-        "-o", "--output", choices=("table", "json"), default="table", help="a table, or figures for scripts"
-    )
-    parser.add_argument("--plot", type=_picture, metavar="FILE", help="write a .png, .svg or .html too")
+    add_output(parser)
     parser.set_defaults(command=plan)
 
 
 def plan(arguments: Namespace) -> int:
     """Print the plan; returns the exit code."""
-    profile = _profile(arguments.profile)
+    profile = read_profile(arguments.profile) or DEFAULT_PROFILE
     with extra.simulator("plan"):
         from rich.console import Console
 
         from gemma_operator.planning.plan import Wish, make_plan
         from gemma_operator.planning.report import figures, show
 
-        arrivals, notes = _arrivals(arguments)
+        arrivals, notes = read_arrivals(arguments)
         model = lookup(arguments.model)
         wish = Wish(
             slo=Slo(arguments.percentile, arguments.slo),
@@ -122,36 +94,6 @@ def plan(arguments: Namespace) -> int:
     return 0
 
 
-def _arrivals(arguments: Namespace) -> tuple[Arrivals, tuple[str, ...]]:
-    from gemma_operator.workload.source import read_workload
-
-    log = read_workload(arguments.workload, arguments.seed)
-    arrivals = log.arrivals.crop(*arguments.crop) if arguments.crop else log.arrivals
-    arrivals = arrivals.scaled(arguments.scale, arguments.seed)
-    if arguments.media_share is not None:
-        arrivals = arrivals.with_media(arguments.media_share, arguments.seed, arguments.frames)
-    return arrivals, log.notes
-
-
-def _profile(path: Path | None) -> Profile:
-    """The profile of a ConfigMap, or of the text in one."""
-    if path is None:
-        return DEFAULT_PROFILE
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = yaml.safe_load(text)
-        if isinstance(found, dict) and found.get("kind") == "ConfigMap":
-            data = found.get("data") or {}
-            if len(data) != 1:
-                raise ValueError(f"the ConfigMap has {len(data)} keys; one with a profile is expected")
-            text = str(*data.values())
-        return replace(profile_of(stored_profile(text)), name=path.name)
-    except OSError as error:
-        raise BadSetting(f"--profile {path} can't be read: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise BadSetting(f"--profile {path} is none: {error}") from error
-
-
 def _memory(arguments: Namespace, arrivals: Arrivals) -> Memory | None:
     from gemma_operator.planning.memory import memory_of
 
@@ -172,10 +114,6 @@ def _memory(arguments: Namespace, arrivals: Arrivals) -> Memory | None:
     )
 
 
-def _factor(text: str) -> float:
-    return number(text, 0.001, 10_000)
-
-
 def _price(text: str) -> float:
     return number(text, 0, 1_000_000)
 
@@ -188,21 +126,7 @@ def _cold_start(text: str) -> float:
     return seconds(text, 0, 7200)
 
 
-def _span(text: str) -> tuple[float, float]:
-    start, _, end = text.partition(":")
-    span = number(start or "0", 0, 1e9), number(end, 0, 1e9) if end else 1e12
-    if span[0] >= span[1]:
-        raise ArgumentTypeError(f"{text!r} holds nothing: give FROM:TO in seconds, such as 240:3600")
-    return span
-
-
 def _gpu(text: str) -> Accelerator:
     if (found := named(text)) is None:
         raise ArgumentTypeError(f"{text!r} is no known GPU: {', '.join(gpu.name for gpu in ACCELERATORS)}")
     return found
-
-
-def _picture(text: str) -> Path:
-    if not text.endswith(PICTURES):
-        raise ArgumentTypeError(f"{text!r} is no {', '.join(PICTURES)}")
-    return Path(text)

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from gemma_operator.api.parse import InvalidServing, parse
+from gemma_operator.api.parse import parse
 from gemma_operator.api.serving import KIND, GemmaServing
+from gemma_operator.cli.documents import read_documents
 from gemma_operator.cli.output import dump
 from gemma_operator.desired import Defaults, Desired, desired
 from gemma_operator.desired.names import APPLIED, ASKED, POOL, TEMPLATE
@@ -50,7 +49,7 @@ def add_to(commands: Any) -> None:
 def render(arguments: Namespace) -> int:
     """Print objects, reasons or differences; returns the exit code."""
     defaults = read_settings().defaults
-    servings = [parse(document) for document in _documents(arguments.file, arguments.namespace)]
+    servings = [parse(document) for document in read_documents(arguments.file, arguments.namespace)]
     if arguments.diff:
         return asyncio.run(_diff(servings, defaults))
     for serving in servings:
@@ -65,19 +64,6 @@ def render(arguments: Namespace) -> int:
 def _warm_ups(serving: GemmaServing, want: Desired) -> list[Object]:
     deployments = {o["metadata"]["labels"][POOL]: o for o in want.children if o["kind"] == "Deployment"}
     return [warm_up(serving, pool, engine, deployments[pool]) for pool, engine in want.engines.items()]
-
-
-def _documents(file: Path, namespace: str) -> list[Object]:
-    try:
-        documents = [document for document in yaml.safe_load_all(file.read_text()) if document]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidServing(f"{file}: {error}") from error
-    if not documents or any(not isinstance(d, dict) or d.get("kind") != KIND for d in documents):
-        raise InvalidServing(f"{file}: must hold GemmaServings, and nothing else")
-    for document in documents:
-        if isinstance(meta := document.get("metadata"), dict):
-            meta.setdefault("namespace", namespace)
-    return documents
 
 
 def explanation(serving: GemmaServing, want: Desired) -> str:

@@ -51,7 +51,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """One request as its client saw it."""
 
     due: float
@@ -133,8 +133,8 @@ async def _warm_up(session: aiohttp.ClientSession, target: Target, seed: int) ->
     rng = random.Random(f"{seed} warm-up")
     kinds = [False, True] if 0 < target.wanted.media_share < 1 else [target.wanted.media_share > 0]
     for number in range(WARM_UP * len(kinds)):
-        seen = _Seen(time.monotonic())
-        await _ask(session, target, body_of(target.model, target.wanted, kinds[number % len(kinds)], rng), seen)
+        seen = Seen(time.monotonic())
+        await ask(session, target, body_of(target.model, target.wanted, kinds[number % len(kinds)], rng), seen)
         if seen.error:
             raise SweepError(f"{target.url} doesn't answer as it should: {seen.error}")
 
@@ -150,21 +150,21 @@ async def _stage(
         with_media = rng.random() < wanted.media_share
         # Made beforehand: drawing pictures would hold up the clock.
         planned.append((at, body_of(target.model, wanted, with_media, rng)))
-    sent: list[_Seen] = []
+    sent: list[Seen] = []
     running: list[asyncio.Task[None]] = []
     began = time.monotonic()
     for due, body in planned:
         await asyncio.sleep(max(0.0, began + due - time.monotonic()))
         if _is_lost(sent, load, slo):
             break
-        sent.append(_Seen(began + due))
-        running.append(asyncio.create_task(_ask(session, target, body, sent[-1])))
+        sent.append(Seen(began + due))
+        running.append(asyncio.create_task(ask(session, target, body, sent[-1])))
     ended = time.monotonic()
     await asyncio.gather(*running)
     return _summary(sent, rate, ended - began, slo, load, target)
 
 
-def _is_lost(sent: Sequence[_Seen], load: Load, slo: Slo) -> bool:
+def _is_lost(sent: Sequence[Seen], load: Load, slo: Slo) -> bool:
     """Whether the stage is proven to miss the SLO already; more requests would only wait longer."""
     now = time.monotonic()
     known = [seen for seen in sent if seen.error or seen.ttft is not None or now - seen.due > slo.seconds]
@@ -174,7 +174,7 @@ def _is_lost(sent: Sequence[_Seen], load: Load, slo: Slo) -> bool:
     return wilson(good, len(known))[1] < slo.percentile / 100
 
 
-def _summary(sent: Sequence[_Seen], rate: float, seconds: float, slo: Slo, load: Load, target: Target) -> Stage:
+def _summary(sent: Sequence[Seen], rate: float, seconds: float, slo: Slo, load: Load, target: Target) -> Stage:
     answered = [seen.ttft for seen in sent if seen.ttft is not None]
     lengths = [seen for seen in sent if seen.prompt_tokens is not None]
     wanted = target.wanted
@@ -202,7 +202,7 @@ def _summary(sent: Sequence[_Seen], rate: float, seconds: float, slo: Slo, load:
     )  # fmt: skip
 
 
-async def _ask(session: aiohttp.ClientSession, target: Target, body: bytes, seen: _Seen) -> None:
+async def ask(session: aiohttp.ClientSession, target: Target, body: bytes, seen: Seen) -> None:
     """One request; whatever happens is in `seen`. TTFT counts from when the request was due."""
     seen.sent = time.monotonic()
     headers = {"Content-Type": "application/json"}
@@ -223,7 +223,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: bytes, seen
         seen.error = "the stream ended without an answer"
 
 
-def _read(line: bytes, seen: _Seen) -> None:
+def _read(line: bytes, seen: Seen) -> None:
     """One line of a stream of server-sent events."""
     if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
         return

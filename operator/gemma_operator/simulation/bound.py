@@ -7,6 +7,7 @@ while the number has just changed; by weak duality its cost less the price of th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,10 @@ from gemma_operator.workload.arrivals import Arrivals
 
 START_SECONDS = 330.0
 """Of a start, GPU time that serves nobody: the mean of 226 to 428 s, on the grid (bound.md: 327)."""
+LONGEST_START = 428.0
+"""Seconds that the slowest start takes (seed 001)."""
+ORACLE_MISSES = 0.01
+"""Share of a slot's requests that the oracle lets miss."""
 LEAD = 1
 PRICES = tuple(np.geomspace(0.15, 40, 9))
 """GPU-seconds that one miss is worth: the sweep along the curve."""
@@ -66,10 +71,30 @@ class Schedule:
         return int(self.serving[slot : slot + round(START_SECONDS / TICK_SECONDS) + 1].max())
 
 
+class Oracle:
+    """Knows what comes within one cold start and nothing after it: B2 of research/bound.md, at its own misses.
+
+    Enough engines for every slot from now to a start's end; down at once where that allows it.
+    """
+
+    def __init__(self, arrivals: Arrivals, seconds: float, world: World, *, slo: float = 0.3, most: int = 64) -> None:
+        misses = isolated_misses(arrivals, seconds, world, slo, most)
+        requests = np.bincount((arrivals.at // TICK_SECONDS).astype(np.int64), minlength=len(misses))[: len(misses)]
+        # More replicas never make more misses, so the first that is good enough is the least.
+        is_enough = misses <= ORACLE_MISSES * requests[:, None]
+        self.needed = np.where(is_enough.any(axis=1), 1 + np.argmax(is_enough, axis=1), most)
+        self.epoch = world.epoch
+
+    def replicas(self, now: float, reading: Reading, fleet: Fleet) -> int:
+        slot = round((now - self.epoch) / TICK_SECONDS)
+        ahead = self.needed[slot : slot + math.ceil(LONGEST_START / TICK_SECONDS) + 1]
+        return int(ahead.max()) if len(ahead) else fleet.desired
+
+
 def clairvoyant(arrivals: Arrivals, seconds: float, world: World, *, slo: float = 0.3, most: int = 64) -> Bound:
     """The bound for a workload, up to `most` replicas."""
     misses = isolated_misses(arrivals, seconds, world, slo, most)
-    fixed = replace(world, cold_start=(START_SECONDS, START_SECONDS), failed_starts=0.0)
+    fixed = replace(world, cold_start=(START_SECONDS, START_SECONDS), failed_starts=0.0, epoch=EPOCH)
     lower, played = [], {}
     for price in PRICES:
         cost, _ = cheapest(misses, price, LEAD)

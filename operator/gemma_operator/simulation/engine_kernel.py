@@ -22,8 +22,8 @@ FREE, SERVING, DRAINING = 0, 1, 2
 SHORTEST, IN_TURN, SKEWED = 0, 1, 2
 """Routers: the fewest requests in flight, round robin, or every third request to one engine."""
 NOBODY = -1
-PROMPT, GENERATED, ITEMS, UNITS, FINISHED, REJECTED, RUNNING, WAITING, COUNTERS = range(9)
-"""Columns of `Engines.counters`; the histogram of TTFT has its own array."""
+PROMPT, GENERATED, ITEMS, UNITS, FINISHED, REJECTED, RUNNING, WAITING, TOKENS, COUNTERS = range(10)
+"""Columns of `Engines.counters`, TOKENS those in the KV cache; the histogram of TTFT has its own array."""
 
 
 class Limits(NamedTuple):
@@ -236,6 +236,10 @@ def _scrape(r: Requests, e: Engines, slot: int, interval: float) -> None:
         waiting -= 1
         i = r.before[i]
     e.counters[slot, WAITING] = waiting
+    tokens = 0
+    for position in range(e.sequences[slot]):
+        tokens += r.computed[e.running[slot, position]] + r.generated[e.running[slot, position]]
+    e.counters[slot, TOKENS] = tokens
     e.scraped[slot] = e.counters[slot]
     e.scraped_histogram[slot] = e.histogram[slot]
     e.scraped_at[slot] = at
@@ -385,14 +389,11 @@ def isolated(
 @compiled
 def _clear(e: Engines, count: int) -> None:
     """So many engines, all Ready and empty."""
-    e.cursor[1] = 0
-    e.cursor[2] = count
+    e.cursor[1], e.cursor[2] = 0, count
     for slot in range(count):
-        e.state[slot] = SERVING
-        e.ready_at[slot] = 0.0
-        e.busy_until[slot] = np.inf
+        e.state[slot], e.ready_at[slot] = SERVING, 0.0
+        e.busy_until[slot] = e.scrape_at[slot] = np.inf
         e.head[slot] = e.tail[slot] = NOBODY
         e.queued[slot] = e.queued_tokens[slot] = e.in_flight[slot] = e.sequences[slot] = e.reserved[slot] = 0
         e.threads[slot] = 0.0
         e.processor[slot] = 0.0
-        e.scrape_at[slot] = np.inf

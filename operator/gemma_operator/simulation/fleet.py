@@ -1,6 +1,6 @@
 """Engines that come and go under the compiled loop: creation, cold start, drain, scrapes, and what it costs.
 
-The simulator's clock starts at 0; policies see epoch seconds from `EPOCH` on.
+The simulator's clock starts at 0; policies see epoch seconds from `World.epoch` on.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class World:
     scrape_interval: float = 15.0
     edges: tuple[float, ...] = TTFT_EDGES
     seed: int = 0
+    epoch: float = EPOCH
+    """Epoch seconds at the simulator's second 0."""
 
     def stream(self, name: str) -> np.random.Generator:
         """Random numbers of one purpose: the same for every policy, whatever else is drawn."""
@@ -58,6 +60,8 @@ class Pod:
     takes: float = 0.0
     """From a GPU to Ready."""
     ready_at: float = math.inf
+    phase: float = 0.0
+    """From Ready to its first scrape."""
     deleted: float | None = None
 
     @property
@@ -79,6 +83,7 @@ class Engines:
         self._phases = world.stream("scrape phase")
         self._failures = world.stream("failed starts")
         self._count = 0
+        self._room = world.room
         for _ in range(replicas):
             self._create(warm=True)
 
@@ -117,6 +122,21 @@ class Engines:
                     self._slots.state[pod.slot] = kernel.DRAINING
         self._find_room()
 
+    def take_free_gpus(self, are_taken: bool) -> None:
+        """Somebody else takes all GPUs that are free now or become free, or gives them back."""
+        used = sum(pod.slot >= 0 for pod in self.pods)
+        if not are_taken and self._room < self.world.room:
+            self._room = self.world.room
+            self._find_room()
+        elif are_taken:
+            self._room = min(self._room, used)
+
+    def hold_starts(self, until: float) -> None:
+        """Engines that are starting begin again at that time."""
+        for pod in self.present:
+            if pod.slot >= 0 and pod.ready_at > self.now:
+                self._begin(pod, until + pod.takes)
+
     def scrape(self) -> Scrape:
         """The newest scrape of every Ready engine."""
         found = {}
@@ -127,9 +147,9 @@ class Engines:
 
     def fleet(self) -> Fleet:
         """What the API server knows."""
-        present = self.present
+        present, epoch = self.present, self.world.epoch
         members = tuple(
-            Member(pod.uid, EPOCH + pod.created, EPOCH + pod.ready_at, EPOCH + pod.ready_at)
+            Member(pod.uid, epoch + pod.created, epoch + pod.ready_at, epoch + pod.ready_at)
             for pod in present
             if pod.ready_at <= self.now
         )
@@ -164,24 +184,29 @@ class Engines:
         """GPUs for the oldest Pods that wait for one."""
         used = sum(pod.slot >= 0 for pod in self.pods)
         for pod in self.present:
-            if pod.slot < 0 and used < self.world.room:
+            if pod.slot < 0 and used < self._room:
                 self._place(pod, self.now + pod.takes)
                 used += 1
 
     def _place(self, pod: Pod, ready_at: float) -> None:
         s = self._slots
         slot = int(np.argmax(s.state == kernel.FREE))
-        pod.slot, pod.ready_at = slot, ready_at
-        s.state[slot], s.ready_at[slot], s.busy_until[slot] = kernel.SERVING, pod.ready_at, np.inf
+        pod.slot = slot
+        s.state[slot], s.busy_until[slot] = kernel.SERVING, np.inf
         s.head[slot] = s.tail[slot] = kernel.NOBODY
         for column in (s.queued, s.queued_tokens, s.in_flight, s.sequences, s.reserved, s.threads, s.processor):
             column[slot] = 0
         for table in (s.histogram, s.counters, s.scraped, s.scraped_histogram):
             table[slot] = 0
-        interval = self.world.scrape_interval
-        s.scrape_at[slot] = max(pod.ready_at, 0.0) + self._phases.uniform(0, interval)
+        pod.phase = self._phases.uniform(0, self.world.scrape_interval)
         s.scraped_at[slot] = 0.0
         s.cursor[2] = max(s.cursor[2], slot + 1)
+        self._begin(pod, ready_at)
+
+    def _begin(self, pod: Pod, ready_at: float) -> None:
+        pod.ready_at = ready_at
+        self._slots.ready_at[pod.slot] = ready_at
+        self._slots.scrape_at[pod.slot] = max(ready_at, 0.0) + pod.phase
 
     def _cheap_to_lose(self, pod: Pod) -> tuple[bool, bool, float]:
         waits = pod.ready_at > self.now
@@ -200,17 +225,18 @@ class Engines:
         values = s.scraped[slot].tolist()
         return EngineCounters(
             pod_uid=pod.uid,
-            at=EPOCH + float(s.scraped_at[slot]),
+            at=self.world.epoch + float(s.scraped_at[slot]),
             ttft=tuple(zip((*self.world.edges, math.inf), counted, strict=True)),
             running=values[kernel.RUNNING],
             waiting=values[kernel.WAITING],
+            kv_usage=values[kernel.TOKENS] / self.world.engine.limits.kv_tokens,
             finished={"stop": values[kernel.FINISHED]},
             rejected=values[kernel.REJECTED],
             prompt_tokens=values[kernel.PROMPT],
             generated_tokens=values[kernel.GENERATED],
             media_items=values[kernel.ITEMS],
             media_units=values[kernel.UNITS],
-            started_at=EPOCH + pod.created,
+            started_at=self.world.epoch + pod.created,
         )
 
 

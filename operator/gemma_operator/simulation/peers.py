@@ -43,7 +43,11 @@ class Seen:
         return total
 
     def p95(self, edges: tuple[float, ...] | None = None) -> float | None:
-        """`histogram_quantile(0.95, sum by (le)(rate(…[1m])))`, over some of the edges; None without samples."""
+        """The 95th percentile of TTFT in seconds, over some of the edges; None without samples."""
+        return self.quantile(0.95, edges)
+
+    def quantile(self, share: float, edges: tuple[float, ...] | None = None) -> float | None:
+        """`histogram_quantile(share, sum by (le)(rate(…[1m])))`, over some of the edges; None without samples."""
         first, newest = self.kept[0][1], self.kept[-1][1]
         grown = []
         for uid, new in newest.items():
@@ -53,7 +57,7 @@ class Seen:
         total = add(grown)
         if edges:
             total = tuple((edge, count) for edge, count in total if edge in edges or math.isinf(edge))
-        return quantile(total, 0.95)
+        return quantile(total, share)
 
 
 DEFAULT_EDGES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -77,7 +81,11 @@ class Hpa:
 
     def replicas(self, now: float, reading: Reading, fleet: Fleet) -> int:
         found = None if self.seen.take(now, reading) is None else self.metric(self.seen)
-        wanted = fleet.desired if found is None else self.proposal(found, fleet.desired, len(fleet.members))
+        if not self.wanted:  # The controller takes the size it finds for its first recommendation.
+            self.wanted.append((now, fleet.desired))
+        if found is None:  # Without a value there is no recommendation, and nothing moves.
+            return max(self.least, min(fleet.desired, self.most))
+        wanted = self.proposal(found, fleet.desired, len(fleet.members))
         self.wanted.append((now, wanted))
         while now - self.wanted[0][0] > self.window:
             self.wanted.popleft()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from gemma_operator.scaling.counters import Reading
 from gemma_operator.scaling.pool import Fleet
-from gemma_operator.simulation.fleet import EPOCH, Engines, World
+from gemma_operator.simulation.faults import Faults
+from gemma_operator.simulation.fleet import Engines, World
 from gemma_operator.workload.arrivals import Arrivals
 
 TICK_SECONDS = 15.0
@@ -66,6 +66,27 @@ def with_preroll(arrivals: Arrivals, seconds: float, length: float) -> Arrivals:
     return arrivals._pick(order, moved)
 
 
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The fleet after one tick."""
+
+    at: float
+    """Seconds since the workload's start; negative in the pre-roll."""
+    asked: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A run in full: its outcome, and what it was at each tick and for each request. Times are without the pre-roll."""
+
+    outcome: Outcome
+    ticks: tuple[Tick, ...]
+    arrived: NDArray[np.float64]
+    ttft: NDArray[np.float64]
+    """Seconds; not a number where there was none, infinite where the request was refused."""
+
+
 def simulate(
     policy: Policy,
     arrivals: Arrivals,
@@ -75,32 +96,60 @@ def simulate(
     slo: float = 0.3,
     initial: int = 1,
     preroll: float = PREROLL_SECONDS,
-    fault: Callable[[Reading, float], Reading] = lambda reading, _: reading,
+    faults: Faults | None = None,
 ) -> Outcome:
-    """Play a workload of `length` seconds under a policy. `fault` may change what the policy reads (at epoch seconds)."""
+    """Play a workload of `length` seconds under a policy."""
+    return play(
+        policy, arrivals, world, length=length, slo=slo, initial=initial, preroll=preroll, faults=faults
+    ).outcome
+
+
+def play(
+    policy: Policy,
+    arrivals: Arrivals,
+    world: World,
+    *,
+    length: float,
+    slo: float = 0.3,
+    initial: int = 1,
+    preroll: float = PREROLL_SECONDS,
+    faults: Faults | None = None,
+) -> Played:
+    """The same, with all that happened. Faults are in seconds since the workload's start."""
     engines = Engines(world, with_preroll(arrivals, preroll, length), initial)
-    end = preroll + length
-    path = []
+    faults, end = faults or Faults(), preroll + length
+    ticks = []
     for tick in itertools.count(1):
         now = tick * TICK_SECONDS
         if now > end:
             break
         engines.advance(now)
-        asked = policy.replicas(EPOCH + now, fault(engines.scrape(), EPOCH + now), engines.fleet())
+        faults.strike(engines, now - preroll)
+        fleet = engines.fleet()
+        asked = policy.replicas(world.epoch + now, faults.reading(engines.scrape(), now - preroll), fleet)
         engines.resize(asked)
-        path.append(asked)
+        ticks.append(Tick(now - preroll, asked, len(fleet.members)))
     engines.advance(end + GRACE_SECONDS)
-    return _outcome(engines, path, preroll, end, slo)
-
-
-def _outcome(engines: Engines, path: list[int], preroll: float, end: float, slo: float) -> Outcome:
     counted = engines.requests.at >= preroll
-    at, ttft = engines.requests.at[counted] - preroll, engines.requests.ttft[counted]
+    arrived, ttft = engines.requests.at[counted] - preroll, engines.requests.ttft[counted]
+    return Played(_outcome(engines, ticks, arrived, ttft, preroll, end, slo), tuple(ticks), arrived, ttft)
+
+
+def _outcome(
+    engines: Engines,
+    ticks: list[Tick],
+    at: NDArray[np.float64],
+    ttft: NDArray[np.float64],
+    preroll: float,
+    end: float,
+    slo: float,
+) -> Outcome:
     missed = ~(ttft <= slo)
     minutes = (at // 60).astype(int)
     total = np.bincount(minutes)
     bad = np.bincount(minutes, weights=missed) > BAD_MINUTE * total
     ordered = np.sort(np.where(np.isnan(ttft), np.inf, ttft))
+    path = [tick.asked for tick in ticks]
     moves = np.diff(path[int(preroll // TICK_SECONDS) :])
     signs = np.sign(moves[moves != 0])
     low = engines.world.cold_start[0]
