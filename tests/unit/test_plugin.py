@@ -30,7 +30,8 @@ FLAGS = ["--enable-logging-iteration-details", "--disable-log-stats", "--chat-te
 
 
 def container(defaults: Defaults = DEFAULTS, pool: Any = None, **spec: Any) -> dict[str, Any]:
-    child = wanted(serving({"interactive": pool or {}}, **spec), defaults)[0]
+    children = wanted(serving({"interactive": pool or {}}, **spec), defaults)
+    child = next(child for child in children if child["kind"] == "Deployment")
     found: dict[str, Any] = child["spec"]["template"]["spec"]["containers"][0]
     return found
 
