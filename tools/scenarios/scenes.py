@@ -83,7 +83,7 @@ def _pools(cold_start: float, lend: int = 0, slo: float = SLO_SECONDS) -> dict[s
 
 
 def _step(short: bool) -> Scene:
-    warm, peak, cold_start = (12, 45, 20) if short else (60, 240, 60)
+    warm, peak, cold_start = (12, 45, 20) if short else (45, 195, 60)
     parts = (Part("before", 10 / SLOWER, warm), Part("three times the load", 30 / SLOWER, peak))
     return Scene(
         "step",
@@ -96,20 +96,20 @@ def _step(short: bool) -> Scene:
 
 
 def _video(short: bool) -> Scene:
-    first, second = (15, 40) if short else (90, 210)
+    first, second = (15, 40) if short else (75, 165)
     parts = (Part("10 % videos", 22 / SLOWER, first, 0.1), Part("30 % videos", 22 / SLOWER, second, 0.3))
     return Scene("video", "Three times the videos at the same request rate", (Run("video", _pools(5), parts),))
 
 
 def _infeasible(short: bool) -> Scene:
     slo = SLO_SECONDS / 15
-    parts = (Part("nobody can be so quick", 6 / SLOWER, 45 if short else 240),)
+    parts = (Part("nobody can be so quick", 6 / SLOWER, 45 if short else 150),)
     run = Run("infeasible", _pools(5, slo=slo), parts, slo)
     return Scene("infeasible", "A target that no number of engines can hold", (run,))
 
 
 def _outage(short: bool) -> Scene:
-    before, outage, after = (15, 20, 10) if short else (90, 600, 60)
+    before, outage, after = (15, 20, 10) if short else (45, 600, 45)
     parts = (
         Part("peak", 24 / SLOWER, before),
         Part("no Prometheus", 24 / SLOWER, outage, before=(*PROMETHEUS, "--replicas=0")),
