@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib3.exceptions import HTTPError
 
 from gemma_operator import __version__, handlers, telemetry
 from gemma_operator.api.crd import CRD_NAME, missing_fields
+from gemma_operator.api.serving import KIND
 from gemma_operator.cluster import API_ERRORS, Cluster, connect
 from gemma_operator.leader import Gate, Leader, Leases
 from gemma_operator.lease import Identity
@@ -27,6 +29,8 @@ from gemma_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 WORKERS = 4
+# A CRD that is installed together with the operator is listed within seconds.
+LISTED_SECONDS = 30
 # A tick over a thousand pools makes 100,000 short-lived objects: collecting after each 700 of them costs a third of it.
 COLLECT_AFTER = (100_000, 50, 100)
 # Keys that run when the operator is told to stop have this long to end, seconds: well below a Pod's 30 s of grace.
@@ -65,11 +69,13 @@ async def run(settings: Settings) -> None:
     log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
     if not settings.namespaces:  # a namespaced operator may not read CRDs
         await _tell_of_an_old_crd(cluster)
+    is_listed = await _listed_within(cluster, LISTED_SECONDS)
     watch = asyncio.create_task(_kopf(settings, registry), name="watch")
     workers = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]
     others = [
         asyncio.create_task(scaler.run(queue), name="scaler"),
         asyncio.create_task(leader.run(lambda: gate.wake(queue)), name="leader"),
+        *(() if is_listed else (asyncio.create_task(_until_listed(cluster), name="CRD"),)),
     ]
     await asyncio.wait([watch, *workers, *others], return_when=asyncio.FIRST_COMPLETED)
     died = [part for part in (*workers, *others) if part.done() and not part.cancelled()]
@@ -82,7 +88,8 @@ async def run(settings: Settings) -> None:
     _, busy = await asyncio.wait(workers, timeout=LAST_KEYS_SECONDS)
     if not busy:  # else the Lease runs out by itself, after the last write
         await leader.release()
-    await watch
+    with contextlib.suppress(asyncio.CancelledError):
+        await watch
 
 
 async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
@@ -98,6 +105,28 @@ async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
         liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
         **ours,
     )
+
+
+async def _listed_within(cluster: Cluster, seconds: int) -> bool:
+    """Wait until the API server lists our kind: kopf looks once, and what it doesn't find then it may never watch."""
+    for attempt in range(seconds):
+        try:
+            if await cluster.is_listed(KIND):
+                return True
+        except (*API_ERRORS, HTTPError):
+            return True  # what hinders us here hinders kopf, which says so and tries again
+        if not attempt:
+            log.info("waiting for the API server to list %s", CRD_NAME)
+        await asyncio.sleep(1)
+    log.warning("the API server doesn't list %s: is the CRD installed? Nothing can be done before", CRD_NAME)
+    return False
+
+
+async def _until_listed(cluster: Cluster) -> None:
+    """Ends, and the operator with it, once our kind is there: it starts anew and finds it."""
+    while not await _listed_within(cluster, LISTED_SECONDS):
+        pass
+    log.info("%s is there: starting anew", CRD_NAME)
 
 
 async def _tell_of_an_old_crd(cluster: Cluster) -> None:

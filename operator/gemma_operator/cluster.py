@@ -111,6 +111,15 @@ class Cluster:
         said_once = {"apiVersion": found["apiVersion"], "kind": kind}
         return [said_once | item for item in found["items"] or ()]
 
+    async def is_listed(self, kind: str) -> bool:
+        """True where the API server names a kind to who asks what there is: some seconds after its CRD is established."""
+        group, version, plural = KINDS[kind]
+        groups = await self._call(lambda: self._dynamic.request("get", "/apis", **_PLAIN)) or {}
+        if group not in {found["name"] for found in groups.get("groups", [])}:
+            return False
+        kinds = await self._call(lambda: self._dynamic.request("get", f"/apis/{group}/{version}", **_PLAIN)) or {}
+        return plural in {found["name"] for found in kinds.get("resources", [])}
+
     async def log(self, namespace: str, pod: str) -> str:
         """What a Pod's engine has written since its start, each line with its time; empty where that can't be read."""
         return await self._log(namespace, pod, timestamps=True, limit_bytes=_LOG_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,34 @@ def test_after_a_fault_of_the_api_server_it_goes_on_by_itself(kube: Kube, proxy:
             assert operator.healthy()
         assert operator.starts <= 2
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_crd_that_is_listed_late_is_waited_for(kube: Kube, proxy: FaultyProxy, tmp_path: Path) -> None:
+    """As after `helm install`: kopf looks once for what there is, and doesn't hear of a CRD that was established just before."""
+    log, asked = tmp_path / "log", list[str]()
+
+    def unlisted(request: Request) -> Fault | None:
+        if request.path != "/apis/gemmaserving.dev/v1alpha1":
+            return None
+        asked.append(request.path)
+        return Fault(status=404)
+
+    proxy.fault = unlisted
+    with ThreadPoolExecutor(1) as side:
+
+        def list_it() -> None:
+            eventually("it has asked", lambda: len(asked) >= 3, 60)
+            proxy.fault = lambda _: None
+
+        listing = side.submit(list_it)
+        with Operator(proxy.kubeconfig, log, GEMMA_RESYNC_SECONDS="60") as operator:
+            listing.result()
+            kube.apply(serving())
+            await_children(kube, "demo-interactive", "demo-batch")
+            assert operator.starts == 1
+    said = log.read_text()
+    assert "waiting for the API server to list gemmaservings.gemmaserving.dev" in said
+    assert "Unresolved resources" not in said
 
 
 def test_with_slow_answers_it_converges_and_lives(kube: Kube, proxy: FaultyProxy, tmp_path: Path) -> None:

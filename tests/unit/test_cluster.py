@@ -176,3 +176,30 @@ async def test_every_request_has_a_time_limit() -> None:
     await made.delete("Pod", "ns", "a")
     await made.event(body(), "Normal", "Ready", "m", "operator-1")
     assert all(call["_request_timeout"] for call in server.calls)
+
+
+LISTED = {
+    "/apis": {"groups": [{"name": "gemmaserving.dev"}]},
+    "/apis/gemmaserving.dev/v1alpha1": {"resources": [{"name": "gemmaservings"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "listed"),
+    [
+        (LISTED, True),
+        ({**LISTED, "/apis": {"groups": []}}, False),
+        ({**LISTED, "/apis/gemmaserving.dev/v1alpha1": {"resources": []}}, False),
+        ({**LISTED, "/apis/gemmaserving.dev/v1alpha1": failure(404, "not found")}, False),
+    ],
+)
+async def test_a_kind_is_listed_by_its_group_and_in_it(answers: dict[str, Any], listed: bool) -> None:
+    made = Cluster(client.ApiClient())
+
+    def request(method: str, path: str, **_: Any) -> Any:
+        if isinstance(answers[path], Exception):
+            raise answers[path]
+        return SimpleNamespace(data=json.dumps(answers[path]))
+
+    made._dynamic.request = request  # type: ignore[method-assign]
+    assert await made.is_listed("GemmaServing") is listed

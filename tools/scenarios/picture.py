@@ -48,7 +48,10 @@ def _latency(axes: Axes, recordings: Sequence[Recording], colours: Sequence[str]
         last = figures(recording, recording.parts[-1][0])
         label = f"{recording.name}: {last['attainment']:.1%} in time" if len(recordings) > 1 else "clients"
         axes.plot([one.at + BIN_SECONDS / 2 for one in bins], values, color=colour, linewidth=1.8, label=label)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    low, high = axes.get_ylim()
+    axes.set_ylim(low * 0.6, high * 1.5)
+    for pick in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        pick(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "125" else ""))
     axes.legend(loc="upper right", frameon=False, labelcolor=LIGHT.ink)
 
 

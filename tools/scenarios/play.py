@@ -101,6 +101,7 @@ class _Stage:
             ready={name: pool.get("ready", 0) for name, pool in pools.items()},
             borrowed=pools.get("interactive", {}).get("borrowed", 0),
             conditions={c["type"]: f"{c['status']} {c['reason']}" for c in status.get("conditions") or []},
+            decision=pools.get("interactive", {}).get("lastDecision", {}).get("message", ""),
             replicas_written={name.removeprefix(f"{NAME}-"): number for name, number in written.items()},
         )
 

@@ -23,6 +23,8 @@ class Sample:
     """Engines of the batch pool that serve the interactive one."""
     conditions: Mapping[str, str]
     """Type -> `Status Reason`."""
+    decision: str
+    """Of the interactive pool."""
     replicas_written: Mapping[str, int]
     """Generation of each pool's Deployment: it counts every write of its spec."""
 
