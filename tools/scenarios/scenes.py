@@ -86,7 +86,7 @@ def _pools(cold_start: float, lend: int = 0, slo: float = SLO_SECONDS) -> dict[s
 
 
 def _step(short: bool) -> Scene:
-    warm, peak, cold_start = (12, 45, 20) if short else (45, 195, 60)
+    warm, peak, cold_start = (12, 45, 20) if short else (30, 165, 60)
     parts = (Part("before", 10 / SLOWER, warm), Part("three times the load", 30 / SLOWER, peak))
     return Scene(
         "step",
@@ -99,7 +99,7 @@ def _step(short: bool) -> Scene:
 
 
 def _video(short: bool) -> Scene:
-    first, second = (15, 40) if short else (75, 165)
+    first, second = (15, 40) if short else (45, 120)
     parts = (Part("10 % videos", 22 / SLOWER, first, 0.1), Part("30 % videos", 22 / SLOWER, second, 0.3))
     return Scene("video", "Three times the videos at the same request rate", (Run("video", _pools(5), parts),))
 
@@ -112,7 +112,7 @@ def _infeasible(short: bool) -> Scene:
 
 
 def _outage(short: bool) -> Scene:
-    before, outage, after = (15, 20, 10) if short else (45, 600, 45)
+    before, outage, after = (15, 20, 10) if short else (30, 600, 30)
     parts = (
         Part("peak", 24 / SLOWER, before),
         Part("no Prometheus", 24 / SLOWER, outage, before=(*PROMETHEUS, "--replicas=0")),
