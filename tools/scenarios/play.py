@@ -23,6 +23,7 @@ NAME = "scene"
 SAMPLE_SECONDS = 2.0
 READY_SECONDS = 240.0
 REQUEST_SECONDS = 20.0
+SHOWN = ("SLOMet", "MetricsAvailable", "ScalingSound")
 
 
 async def play(run: Run, shell: Shell, kubectl: list[str], namespace: str) -> Recording:
@@ -94,13 +95,13 @@ class _Stage:
 
     async def _sample(self, at: float) -> Sample:
         status, written = await asyncio.gather(self._watch.status(), self._watch.generations())
-        pools = status.get("pools") or {}
+        pools, told = status.get("pools") or {}, status.get("conditions") or []
         return Sample(
             at=round(at, 1),
             desired={name: pool.get("desired", 0) for name, pool in pools.items()},
             ready={name: pool.get("ready", 0) for name, pool in pools.items()},
             borrowed=pools.get("interactive", {}).get("borrowed", 0),
-            conditions={c["type"]: f"{c['status']} {c['reason']}" for c in status.get("conditions") or []},
+            conditions={c["type"]: f"{c['status']} {c['reason']}" for c in told if c["type"] in SHOWN},
             decision=pools.get("interactive", {}).get("lastDecision", {}).get("message", ""),
             replicas_written={name.removeprefix(f"{NAME}-"): number for name, number in written.items()},
         )
