@@ -113,6 +113,16 @@ def test_blind_the_gateways_count_may_raise_and_never_lowers():
     assert waiting.tick(replace(blind(), offered=rate(9.0))).replicas == 2
 
 
+def test_a_pool_that_has_lent_engines_keeps_them_beside_its_own_work_and_lowers_nothing():
+    pool = smooth(3)
+    pool.more = {"away": 1}
+    decision = pool.run(seen(rate(0.3)), 1200)
+    assert (decision.replicas, decision.reason, decision.away) == (3, Reason.COOLING_DOWN, 1)
+    assert decision.message == "held at 3: 2 would do, but what is lent to another pool (1) comes back first"
+    decision = pool.run(seen(rate(2.6)), 60)
+    assert (decision.wanted, decision.replicas) == (3, 4), "what is away does none of this pool's work"
+
+
 def test_a_queue_gets_engines_only_if_the_others_would_not_drain_it_meanwhile():
     assert smooth(4).run(seen(rate(1.5), waiting=1000), 60).terms.for_backlog == 0
     assert smooth(4).run(seen(rate(1.8), waiting=30_000), 60).terms.for_backlog == 3

@@ -51,7 +51,7 @@ def decide(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now:
         Decision(
             at=now,
             replicas=fleet.desired if is_dry else change.replicas,
-            wanted=terms.for_demand + terms.for_backlog + fleet.away,
+            wanted=terms.for_demand + terms.for_backlog,
             reason=change.reason,
             message=_message(fleet, change, is_dry),
             metrics=seen.metrics,
@@ -221,7 +221,7 @@ def _objection(s: _Situation) -> str:
     if s.fleet.rolling_out:
         return "a rollout replaces the Pods"
     if s.fleet.away:
-        return f"{s.fleet.away} of them are lent to another pool"
+        return f"what is lent to another pool ({s.fleet.away}) comes back first"
     if s.fleet.pending > s.fleet.unschedulable:
         return f"{s.fleet.pending} Pods are starting"
     if s.judgement and s.judgement.verdict is Verdict.MISSED and not _is_hopeless(s):
