@@ -17,10 +17,13 @@ import pytest
 
 from gemma_operator.pods import engine_pods
 from tests.apiserver.conftest import OPERATOR_USER
-from tests.support.kube import Kube, condition, eventually
+from tests.support.kube import WRITES, Kube, audit, condition, eventually
 from tests.support.operator import Operator
 from tests.support.scripted_prometheus import Reply, ScriptedEngine, ScriptedPrometheus, scripted_prometheus
+from tools.cluster.control_plane import ControlPlane
 
+# docs/autoscaling.md shows what came of GEMMA_OUTAGE=600.
+OUTAGE_SECONDS = float(os.environ.get("GEMMA_OUTAGE", "10"))
 NAME = "demo-interactive"
 SERVING = {
     "apiVersion": "gemmaserving.dev/v1alpha1",
@@ -40,6 +43,7 @@ class Engines:
         self.kube, self.prometheus, self.rate = kube, prometheus, 4.0
         self.starting: set[str] = set()
         """Pools whose new Pods don't become Ready."""
+        self.every = 0.2
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -53,7 +57,7 @@ class Engines:
 
     def _run(self) -> None:
         before = time.time()
-        while not self._stop.wait(0.2):
+        while not self._stop.wait(self.every):
             pods = [pod for pod in self.kube.list("pod") if "deletionTimestamp" not in pod["metadata"]]
             for pod in pods:
                 is_starting = pod["metadata"]["labels"]["gemmaserving.dev/pool"] in self.starting
@@ -123,6 +127,49 @@ def test_load_outage_and_return(
         assert explain(kube, "nobody", "-n", kube.namespace).returncode == 2
         assert condition(kube.get("gsv", "demo"), "Ready")["status"] == "True"
     assert "Traceback" not in log.read_text()
+
+
+def test_an_outage_at_the_peak_writes_no_replicas(
+    kube: Kube, plane: ControlPlane, operator_kubeconfig: Path, prometheus: ScriptedPrometheus, tmp_path: Path
+) -> None:
+    """By the audit log. The load goes on; it is the one before the outage that is there after it."""
+    with (
+        Operator(operator_kubeconfig, tmp_path / "log", GEMMA_PROMETHEUS_URL=prometheus.url),
+        Engines(kube, prometheus) as engines,
+    ):
+        kube.apply(SERVING)
+        eventually("metrics are there", lambda: _is(kube, "MetricsAvailable", "True", "Fresh"), 60)
+        engines.rate = 30.0
+        eventually(
+            "a peak", lambda: size(kube) >= 3 and _pool(kube).get("lastDecision", {}).get("reason") == "Steady", 90
+        )
+        before, written = size(kube), scaled(kube, plane)
+        prometheus.reply, engines.every = Reply(503), 1.0
+        end = time.monotonic() + OUTAGE_SECONDS
+        eventually("it is said", lambda: _is(kube, "ScalingActive", "False", "MetricsMissing"), 60)
+        eventually("it lasts", lambda: time.monotonic() > end, OUTAGE_SECONDS + 5)
+        prometheus.reply = None
+        eventually("metrics are back", lambda: _is(kube, "MetricsAvailable", "True", "Fresh"), 60)
+        assert size(kube) == before
+        assert scaled(kube, plane) == written
+        print(
+            f"\n{OUTAGE_SECONDS:g} s without Prometheus at {before} engines: {scaled(kube, plane) - written} writes of replicas"
+        )
+
+
+def scaled(kube: Kube, plane: ControlPlane) -> int:
+    """Writes of the pool's Deployment so far."""
+    mine = [
+        entry
+        for entry in audit(plane.audit_log, OPERATOR_USER)
+        if entry.get("objectRef", {}).get("namespace") == kube.namespace
+    ]
+    return sum(
+        entry["verb"] in WRITES
+        and entry["objectRef"].get("resource") == "deployments"
+        and "dryRun" not in entry.get("requestURI", "")
+        for entry in mine
+    )
 
 
 def test_what_another_autoscaler_writes_stays(
