@@ -44,7 +44,7 @@ EVERYTHING: list[tuple[str, str, str, int]] = [
     ("equality", "e4b", "float32", 6),
     ("equality", "31b", "bfloat16", 4),
     ("table", "e4b", "bfloat16", 0),
-    ("stall", "e4b", "bfloat16", 5),
+    ("stall", "e4b", "bfloat16", 3),
 ]
 
 

@@ -29,6 +29,8 @@ POOL: dict[str, Any] = {
     "encoder": {"tokensPerStep": 800},
     "extraArgs": ["--enforce-eager"],
     "securityContext": {"readOnlyRootFilesystem": True},
+    # Without a request its share of a busy machine is next to nothing.
+    "resources": {"requests": {"cpu": "800m", "memory": "1Gi"}},
 }
 SERVING: dict[str, Any] = {
     "apiVersion": "gemmaserving.dev/v1alpha1",

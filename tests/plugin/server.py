@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -144,13 +145,15 @@ def burst_during_an_answer(server: Server, videos: int) -> tuple[float, list[Ste
     """
     times: list[float] = []
     before = len(server.log.read_text())
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(server.ask("Count to a thousand.", tokens=3000)) as answer:
         burst: Future[Any] | None = None
-        for chunk in server.ask("Count to a thousand.", tokens=400):
+        for chunk in answer:
             if chunk["choices"]:
                 times.append(time.monotonic())
-            if len(times) == 10:
+            if len(times) == 3 and burst is None:
                 burst = pool.submit(lambda: list(server.ask([video(6) for _ in range(videos)], tokens=1)))
+            if burst and burst.done():
+                break
         assert burst
         burst.result()
     waits = [later - earlier for earlier, later in pairwise(times)]

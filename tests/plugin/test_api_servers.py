@@ -30,7 +30,9 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(tmp_path_factory: pytest.TempPathFactory, parts: Path) -> Iterator[Server]:
     version = named("0.32.0+cpu", tmp_path_factory.mktemp("named"))
     home = PluginHome(HOME, {"PROMETHEUS_MULTIPROC_DIR": str(parts)}, before=(version,), program=SEVERAL)
-    args = ["--model", home.model, "--served-model-name", MODEL, "--api-server-count", "2", *FLAGS]
+    # With --disable-log-stats the engine of several API servers counts nothing.
+    flags = [flag for flag in FLAGS if flag != "--disable-log-stats"]
+    args = ["--model", home.model, "--served-model-name", MODEL, "--api-server-count", "2", *flags]
     with serving(home, args, MODEL, tmp_path_factory.mktemp("servers")) as server:
         yield server
 

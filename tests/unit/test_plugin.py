@@ -58,6 +58,12 @@ def test_who_says_that_an_image_has_the_plugin(defaults: Defaults, engine: Any, 
     assert has_plugin(container(defaults, engine=engine)) is expected
 
 
+def test_several_api_servers_keep_their_engine_counting() -> None:
+    args = container(pool={"apiServers": 2}, engine=OURS)["args"]
+    assert "--enable-logging-iteration-details" in args
+    assert "--disable-log-stats" not in args
+
+
 def test_an_engine_is_ready_by_the_plugins_word_and_lives_by_vllms() -> None:
     found = container(model={"id": "google/gemma-4-E4B-it", "servedName": "$(odd) name"}, engine=OURS)
     command = ["python3", "-m", "gemma_engine.probe", "ready", "--model=$(odd) name"]

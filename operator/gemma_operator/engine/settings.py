@@ -264,8 +264,10 @@ def _observability(view: PoolView) -> Iterator[Setting]:
     if view.plugin:
         why = "spec.engine.plugin: its metrics of steps and encoder"
         yield Setting("--enable-logging-iteration-details", (), why)
-        # With a stat logger of a plugin there, this turns off nothing else (vLLM v1/engine/async_llm.py).
-        yield Setting("--disable-log-stats", (), f"{why}, without a line of log for each step")
+        # With a plugin's stat logger there, this turns off nothing else (vLLM v1/engine/async_llm.py). Several API servers log no
+        # such lines, and their engine counts nothing at all with it (v1/engine/core.py of 0.32, seen: all counters stay 0).
+        if (view.pool.api_servers or 1) == 1:
+            yield Setting("--disable-log-stats", (), f"{why}, without a line of log for each step")
 
 
 def ttft_edges(slo: Slo | None) -> list[float]:
