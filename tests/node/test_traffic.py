@@ -28,7 +28,7 @@ RATE = 12.0  # requests/s
 POD = "gemmaserving.dev/pool=interactive"
 
 
-QUICK = {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 10, "terminationGracePeriodSeconds": 1}
+QUICK = {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 4, "terminationGracePeriodSeconds": 1}
 """Of liveness: by our own a hung engine is killed after two minutes and its drain. What is lost doesn't hang on it."""
 
 

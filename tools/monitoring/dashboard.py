@@ -114,7 +114,7 @@ def _demand() -> Row:
 
 
 def _replicas() -> Row:
-    shown = ("desired", "wanted", "ready", "pending", "lent")
+    shown = ("desired", "wanted", "ready", "pending", "lent", "away")
     limits = ("min", "max")
     return "Replicas", (
         Panel("Engines",
