@@ -19,6 +19,7 @@ from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
 from gemma_operator.scaling.heartbeat import Beats, Hung, follow
 from gemma_operator.scaling.memory import restore
+from gemma_operator.scaling.news import is_news
 from gemma_operator.scaling.observation import Observation, Watch, observe
 from gemma_operator.scaling.pool import Mode
 from gemma_operator.scaling.profile import Profile
@@ -30,7 +31,7 @@ from gemma_operator.workqueue import Key, WorkQueue
 
 log = logging.getLogger(__name__)
 STATUS_REFRESH_SECONDS = 30
-"""How often measured values in the status are renewed while nothing else changes."""
+"""How often the status may be renewed for measured values alone; they are where they have moved by a quarter."""
 MEMORY_REFRESH_SECONDS = 600
 """How often what was learnt is written down while nothing else changes: a restart loses no more than that."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
@@ -228,11 +229,12 @@ class Scaler:
         """Take over what the status shows; False where that is nothing new."""
         is_new = False
         for pool in serving.pools.values():
-            if pool.decision and (pool.shown is None or replace(pool.shown, at=pool.decision.at) != pool.decision):
+            if pool.decision and (pool.shown is None or is_news(pool.shown, pool.decision)):
                 pool.shown, is_new = pool.decision, True
             is_moved = pool.spec.policy.maximum > pool.spec.policy.minimum
             if is_moved and (pool.target is not None or now - pool.saved_at >= MEMORY_REFRESH_SECONDS):
                 pool.saved, pool.saved_at, is_new = pool.memory.save(), now, True
+                pool.shown = pool.decision
         return is_new
 
     def _all(self) -> Iterable[tuple[PoolId, Pool]]:

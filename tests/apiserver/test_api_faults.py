@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
-from tests.apiserver.conftest import await_children
-from tests.apiserver.test_lifecycle import engine_args, serving
+from gemma_operator.api.crd import CRD_NAME
+from tests.apiserver.conftest import await_children, children, install
+from tests.apiserver.test_lifecycle import COLLECTION_SECONDS, engine_args, reconciles, serving
 from tests.support.faulty_proxy import Fault, FaultyProxy, Request
-from tests.support.kube import Kube, eventually
+from tests.support.kube import Kube, condition, eventually
 from tests.support.operator import Operator
+from tools.cluster.control_plane import ControlPlane
 
-# docs/reliability.md shows what came of GEMMA_API_DELAY=5.
+EVENTS = 5000
+PROBES_SECONDS = 20
+"""From the first failed probe to the third: the kubelet acts (periodSeconds of the chart's probe)."""
+
+# docs/reliability.md shows what came of GEMMA_API_DELAY=5 and GEMMA_API_OUTAGE=600.
+OUTAGE_SECONDS = float(os.environ.get("GEMMA_API_OUTAGE", "3"))
 DELAY_SECONDS = float(os.environ.get("GEMMA_API_DELAY", "2"))
 
 
@@ -35,6 +45,9 @@ FAULTS: dict[str, Any] = {
     "lists are expired": lists(410),
     "lists fail": lists(500),
     "lists are throttled": lists(429),
+    "one kind is forbidden": lambda request: (
+        Fault(status=403) if request.is_list and "services" in request.path else None
+    ),
     "nothing answers": lambda _: Fault(cut=True),
     "writes conflict": lambda request: Fault(status=409) if request.is_write else None,
     "answers to writes are lost": lambda request: Fault(lost=True) if request.is_write else None,
@@ -108,3 +121,135 @@ def test_with_slow_answers_it_converges_and_lives(kube: Kube, proxy: FaultyProxy
         kube.apply(serving())
         eventually("its children are there", lambda: kube.list("deployment"), 120)
         assert operator.healthy()
+
+
+def test_a_dead_watch_is_told_in_time(kube: Kube, proxy: FaultyProxy, tmp_path: Path) -> None:
+    """kopf dies of an expired list: the process ends, or its probe fails, and the kubelet acts within a minute of the fault."""
+    with Operator(proxy.kubeconfig, tmp_path / "log") as operator:
+        kube.apply(serving())
+        await_children(kube, "demo-interactive", "demo-batch")
+        proxy.fault = lists(410)
+        proxy.cut_watches()
+        eventually("it is told", lambda: not (operator.is_running() and operator.healthy()), 60 - PROBES_SECONDS)
+        proxy.fault = lambda _: None
+        operator.keep_alive()
+        kube.run("delete", "service", "demo-batch")
+        eventually("its watches live", lambda: kube.get("service", "demo-batch"))
+
+
+def test_an_outage_is_lived_through(kube: Kube, proxy: FaultyProxy, tmp_path: Path) -> None:
+    """Nothing answers for a while, the kubelet does what it does, and the spec that was changed meanwhile is carried out."""
+    with Operator(proxy.kubeconfig, tmp_path / "log") as operator:
+        kube.apply(serving())
+        await_children(kube, "demo-interactive", "demo-batch")
+        proxy.fault = lambda _: Fault(cut=True)
+        proxy.cut_watches()
+        kube.apply(serving(pools={"interactive": {"maxNumSeqs": 11}, "batch": {}}))
+        end = time.monotonic() + OUTAGE_SECONDS
+        while time.monotonic() < end:
+            operator.keep_alive()
+            time.sleep(1)
+        proxy.fault = lambda _: None
+
+        def changed() -> bool:
+            operator.keep_alive()
+            return "11" in engine_args(kube)
+
+        eventually("the change is there", changed, 90)
+        print(f"\n{OUTAGE_SECONDS:.0f} s without an API server: {operator.starts} starts")
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_burst_of_events_is_a_few_looks(kube: Kube, proxy: FaultyProxy, tmp_path: Path) -> None:
+    with Operator(proxy.kubeconfig, tmp_path / "log", GEMMA_RESYNC_SECONDS="600") as operator:
+        kube.apply(serving())
+        await_children(kube, "demo-interactive", "demo-batch")
+        before, written = reconciles(operator), len(proxy.writes)
+        proxy.repeats = EVENTS
+        kube.run("annotate", "service", "demo-batch", "a.test/burst=1")
+        eventually("the burst has come", lambda: proxy.repeats == 0)
+        kube.apply(serving("other"))
+        eventually("another serving is served meanwhile", lambda: kube.get("deployment", "other-batch"))
+        assert operator.healthy()
+        looks = eventually("the burst is over", lambda: at_rest(operator), 60) - before
+        assert looks < EVENTS / 10
+        assert [write.path for write in proxy.writes[written:] if "demo" in write.path] == []
+
+
+def at_rest(operator: Operator) -> float | None:
+    """How often it has looked, once it looks no more."""
+    before = reconciles(operator)
+    time.sleep(2)
+    return before if reconciles(operator) == before else None
+
+
+def test_a_restarted_api_server_with_compacted_history(
+    kube: Kube, plane: ControlPlane, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """The operator's place in the history is gone: it lists anew, and misses nothing."""
+    with Operator(proxy.kubeconfig, tmp_path / "log", GEMMA_RESYNC_SECONDS="600") as operator:
+        kube.apply(serving())
+        await_children(kube, "demo-interactive", "demo-batch")
+        proxy.fault = lambda _: Fault(cut=True)
+        proxy.cut_watches()
+        kube.apply(serving(pools={"interactive": {"maxNumSeqs": 12}, "batch": {}}))
+        kube.run("delete", "service", "demo-batch")
+        compact(plane)
+        restart_api_server(plane)
+        proxy.fault = lambda _: None
+
+        def made_good() -> bool:
+            operator.keep_alive()
+            return "12" in engine_args(kube) and bool(kube.get("service", "demo-batch"))
+
+        eventually("the change is there, and the Service is back", made_good, 90)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def compact(plane: ControlPlane) -> None:
+    """Forget etcd's history, by its own HTTP interface."""
+    (url,) = [part.partition("=")[2] for part in arguments(plane, "etcd") if part.startswith("--listen-client-urls=")]
+    pki = plane.state.pki
+    tls: dict[str, Any] = {"cert": (str(pki / "etcd.crt"), str(pki / "etcd.key")), "verify": str(pki / "ca.crt")}
+    seen = requests.post(f"{url}/v3/kv/range", json={"key": "AA=="}, timeout=20, **tls).json()
+    asked = {"revision": seen["header"]["revision"], "physical": True}
+    requests.post(f"{url}/v3/kv/compaction", json=asked, timeout=60, **tls).raise_for_status()
+
+
+def restart_api_server(plane: ControlPlane) -> None:
+    """End it, and start it again as it was."""
+    name = "kube-apiserver"
+    command = arguments(plane, name)
+    plane.supervisor.end(name, grace=0)
+    plane.supervisor.start(name, command)
+    plane.supervisor.wait(name, lambda: plane.api.exists("/readyz"))
+
+
+def arguments(plane: ControlPlane, name: str) -> list[str]:
+    """The command of a part of the control plane."""
+    return Path(f"/proc/{plane.supervisor.handles()[name].pid}/cmdline").read_text().rstrip("\0").split("\0")
+
+
+def test_the_crd_is_removed_and_comes_back(admin: Kube, kube: Kube, operator_kubeconfig: Path, tmp_path: Path) -> None:
+    with Operator(operator_kubeconfig, tmp_path / "log") as operator:
+        kube.apply(serving())
+        await_children(kube, "demo-interactive", "demo-batch")
+        admin.run("delete", "crd", CRD_NAME, "--timeout=60s")
+        eventually("the children are collected", lambda: children(kube) == [], COLLECTION_SECONDS)
+        install(admin, "gemma-operator")
+        eventually("it is served", lambda: condition(admin.get("crd", CRD_NAME), "Established").get("status") == "True")
+        eventually("a serving is accepted", lambda: apply_if_known(kube))
+
+        def served() -> bool:
+            operator.keep_alive()
+            return len(children(kube)) == 5
+
+        eventually("it has its children", served, COLLECTION_SECONDS)
+        print(f"\nwithout its CRD, and with it again: {operator.starts} starts")
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def apply_if_known(kube: Kube) -> bool:
+    """Apply a serving; False while kubectl doesn't know the kind."""
+    done = kube.run("apply", "-f", "-", stdin=json.dumps(serving()), check=False)
+    return done.returncode == 0

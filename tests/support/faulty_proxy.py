@@ -66,6 +66,8 @@ class FaultyProxy:
         self.kubeconfig = folder / "proxied-kubeconfig"
         self.fault: Callable[[Request], Fault | None] = lambda _: None
         self.writes: list[Request] = []
+        self.repeats = 0
+        """How often the next event of a watch that tells of a change is given, beside once."""
         self._watches: set[web.StreamResponse] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
@@ -145,6 +147,11 @@ class FaultyProxy:
                 return _abort(incoming)
             return await self._pass_on(incoming, answer)
 
+    def _take_repeats(self, chunk: bytes) -> int:
+        is_one_event = chunk.startswith(b'{"type":"MODIFIED"') and chunk.index(b"\n") == len(chunk) - 1
+        taken, self.repeats = (self.repeats, 0) if is_one_event else (0, self.repeats)
+        return taken
+
     async def _pass_on(self, incoming: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP - {"content-encoding"}}
         out = web.StreamResponse(status=answer.status, headers=kept)
@@ -152,7 +159,7 @@ class FaultyProxy:
         try:
             await out.prepare(incoming)
             async for chunk in answer.content.iter_any():
-                await out.write(chunk)
+                await out.write(chunk + chunk * self._take_repeats(chunk))
             await out.write_eof()
         except (ConnectionError, aiohttp.ClientError):
             pass  # either side has gone

@@ -63,7 +63,7 @@ class Operator:
         with self.log.open("ab") as output:
             command = [sys.executable, "-P", "-m", "gemma_operator", "run"]
             self._process = subprocess.Popen(command, env=self._environment, stdout=output, stderr=output)
-        eventually(f"the operator answers; its log:\n{self.log.read_text()[-2000:]}", self.healthy, 30)
+        eventually(f"the operator answers; its log:\n{self.log.read_text()[-2000:]}", self.healthy, 120)
         return self
 
     def healthy(self) -> bool:
@@ -116,7 +116,11 @@ class Operator:
         self.stop(signal.SIGKILL)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.kill()  # or it would live on without anybody to end it
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -16,27 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from gemma_operator.api.serving import GROUP, PLURAL, VERSION
-from tools.cluster.console import say
+from tools.cluster.console import ClusterError, say
 from tools.fleet.process import load_average
 from tools.fleet.world import SPEC, World, await_all, condition, is_current, namespace_of
 
 STEADY_SECONDS, SCRAPE_SECONDS, QUIET_SECONDS, APPLIES, POLL_SECONDS = 120, 30, 40, 20, 0.01
 
 
-def measure(count: int, folder: Path) -> dict[str, Any]:
-    """The figures of one size."""
+def measure(count: int, folder: Path) -> dict[str, float]:
+    """The figures of one size. What can't be measured is told, and left out."""
+    row: dict[str, float] = {"servings": count, "pools": 2 * count, "load average before": load_average()}
     with World(f"fleet-{count}", folder) as world:
         world.create(range(count))
-        row: dict[str, Any] = {"servings": count, "pools": 2 * count, "load average before": load_average()}
         row |= _cold(world, count)
-        say(f"{row}")
-        await_all("engines are Ready", lambda: _are(world, "Ready"), count, 1200, 5)
-        row["seconds until all is Ready and quiet"] = _quiet(world)
-        row |= _steady(world)
-        say(f"{row}")
-        row |= _applied(world, count)
-        _quiet(world)
-        row |= _warm(world, count + APPLIES)
+        for part in (_settled, _steady, _applied, _warm):
+            say(f"{count} servings: {row}")
+            try:
+                row |= part(world, count)
+            except (TimeoutError, OSError, ClusterError) as error:
+                say(f"{part.__name__} of {count} servings: {error}")
         row["load average after"] = load_average()
     return {name: round(value, 3) for name, value in row.items()}
 
@@ -56,19 +54,24 @@ def _cold(world: World, count: int) -> dict[str, float]:
     return {"cold s": seconds, "cold CPU s": world.usage().cpu_seconds, "cold RSS MiB": world.usage().rss_mib}
 
 
-def _quiet(world: World) -> float:
-    """Wait until nothing has been written for a while."""
+def _settled(world: World, count: int) -> dict[str, float]:
+    await_all("engines are Ready", lambda: _are(world, "Ready"), count, 1200, 5)
+    return {"seconds from Ready to rest": _rest(world)}
+
+
+def _rest(world: World) -> float:
+    """Wait until nothing has been written for a while; returns for how long something was."""
     started, before, since = time.monotonic(), -1, time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
         if (now := world.writes()) != before:
             before, since = now, time.monotonic()
-        if time.monotonic() - started > 900:
+        if time.monotonic() - started > 300:
             raise TimeoutError(f"the operator has not come to rest: {now} writes")
         time.sleep(5)
     return since - started
 
 
-def _steady(world: World) -> dict[str, float]:
+def _steady(world: World, _: int) -> dict[str, float]:
     assert world.operator is not None
     before, metrics, writes, queries, started = (
         world.usage(), world.metrics(), world.writes(), world.queries, time.monotonic(),
@@ -140,11 +143,12 @@ def _exists(apps: Any, name: str, namespace: str) -> bool:
 def _warm(world: World, count: int) -> dict[str, float]:
     """A restart: every serving is looked at, nothing is there to be done."""
     assert world.operator is not None
+    _rest(world)
     world.operator.stop()
     writes = world.writes()
     started = time.monotonic()
     world.start()
-    await_all("servings are looked at", lambda: int(_reconciles(world.metrics())), count, 900)
+    await_all("servings are looked at", lambda: int(_reconciles(world.metrics())), count + APPLIES, 900)
     return {
         "restart s": time.monotonic() - started,
         "restart CPU s": world.usage().cpu_seconds,
