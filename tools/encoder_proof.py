@@ -311,9 +311,7 @@ def stall(model: str, rounds: int) -> dict[str, Any]:
 
     home = PluginHome(engine_venv())
     flags = [flag for flag in FLAGS if flag != "--disable-log-stats"]
-    limits: dict[str, dict[str, list[Any]]] = {
-        name: {"media": [], "longest_wait": []} for name in ("none", "800")
-    }
+    limits: dict[str, dict[str, list[Any]]] = {name: {"media": [], "longest_wait": []} for name in ("none", "800")}
     with contextlib.ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         write = (
