@@ -19,6 +19,7 @@ from gemma_operator.api.crd import crd
 from gemma_operator.api.parse import parse
 from gemma_operator.desired import Defaults, desired
 from tools.bench_scaling import POOLS, decide_milliseconds, tick_figures
+from tools.bench_simulator import day_figures
 from tools.cluster.control_plane import ControlPlane
 
 ROUNDS = 20
@@ -69,7 +70,7 @@ def apply_milliseconds() -> list[float]:
 
 def main() -> None:
     """Measure, print, write."""
-    renders, applies, tick = render_milliseconds(), apply_milliseconds(), tick_figures()
+    renders, applies, tick, day = render_milliseconds(), apply_milliseconds(), tick_figures(), day_figures()
     rows = {
         "render one object, median ms": statistics.median(renders),
         "apply to both Deployments, median ms": statistics.median(applies),
@@ -78,9 +79,11 @@ def main() -> None:
         "one scaling decision, median CPU ms": decide_milliseconds(),
         f"scaler tick over {POOLS} pools, CPU ms": tick["cpu_seconds"] * 1000,
         f"scaler tick over {POOLS} pools, queries": tick["queries"],
+        f"a day of {day['requests']:,} requests simulated, CPU s": day["day"],
+        f"a day of up to {day['engines']:,} engines as a fluid, CPU s": day["fluid"],
     }
     for name, value in rows.items():
-        print(f"{name:<48} {value:8.2f}")
+        print(f"{name:<58} {value:8.2f}")
     Path("out").mkdir(exist_ok=True)
     Path("out/bench.json").write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -227,6 +227,7 @@ def test_memory_from_the_catalog():
     assert gpu is not None
     bf16 = memory_of(model, int(51.6e9), gpu, 1, 1000, 2)
     assert bf16.kv_per_token == 2 * 5 * 2 * 512 * 2
+    assert bf16.encoder == pytest.approx(1.02, abs=0.01)
     assert bf16.kv_room == pytest.approx(80 * 0.92 - 51.6e9 / 2**30 - 2, abs=0.1)
     assert bf16.requests == int(bf16.kv_room * 2**30 / (2 * 25 * 8 * 256 * 2 * 1000 + 20480 * 1000))
     assert bf16.text_only_tokens == pytest.approx((bf16.kv_tokens or 0) * 1.126, rel=1e-6)

@@ -78,6 +78,16 @@ def test_keda_holds_when_the_query_fails() -> None:
     assert peers.keda_waiting().replicas(NOW, down, fleet(6)) == 6
 
 
+def test_keda_falls_back_after_more_than_three_errors() -> None:
+    """pkg/fallback: what is reported is target x replicas; an empty result is no error."""
+    down = Missing(MissingReason.QUERY_FAILED, "down")
+    policy = peers.keda_waiting(fallback=6)
+    path = [policy.replicas(NOW + step * 15, down, fleet(2)) for step in range(5)]
+    assert path == [2, 2, 2, 6, 6]
+    empty = peers.keda_waiting(fallback=6)
+    assert [empty.replicas(NOW + step * 60, Scrape({}), fleet(2)) for step in range(7)][-1] == 1
+
+
 def test_knative_panics_at_twice_and_comes_down_by_half() -> None:
     """autoscaler.go: in panic never fewer; a scale-down at most halves."""
     policy = peers.Knative(10.0)

@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -278,6 +279,30 @@ def test_json_lines_that_are_none_are_refused(tmp_path, line, said):
     path.write_text(line + "\n")
     with pytest.raises(WorkloadError, match=said):
         read_jsonl(path)
+
+
+@pytest.mark.parametrize("read", [read_csv, read_jsonl])
+def test_a_file_without_line_ends_does_not_fill_the_memory(tmp_path, read):
+    """A gigabyte of zeros takes no room on the disk."""
+    path = tmp_path / "zeros.csv"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    with pytest.raises(WorkloadError, match="line 1 has no end in a million characters"):
+        read(path)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
+
+
+def test_a_large_log_takes_no_more_memory_than_its_numbers(tmp_path):
+    lines, path = 200_000, tmp_path / "long.csv"
+    with path.open("w") as file:
+        file.write("timestamp,prompt_tokens,output_tokens,comment\n")
+        file.writelines(f"{number / 100},500,100,{'x' * 80}\n" for number in range(lines))
+    tracemalloc.start()
+    assert len(read_csv(path).arrivals) == lines
+    assert tracemalloc.get_traced_memory()[1] < 120 * lines, "the file is 105 bytes a line"
+    tracemalloc.stop()
 
 
 def test_files_that_cannot_be_opened_are_refused(tmp_path):

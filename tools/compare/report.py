@@ -26,7 +26,7 @@ def page(command: str, summaries: Sequence[Summary]) -> str:
 def _section(name: str, summaries: Sequence[Summary]) -> str:
     titles = (
         "policy", "requests within the SLO", "worst seed", "GPU-hours", "over the bound", "bad minutes",
-        "reversals", "points to the first", "GPU-hours to the first",
+        "longest run", "reversals", "wasted starts", "points to the first", "GPU-hours to the first",
     )  # fmt: skip
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(one))}</tr>" for one in summaries)
     header = "".join(f"<th>{title}</th>" for title in titles)
@@ -41,7 +41,9 @@ def _cells(one: Summary) -> list[str]:
         f"{one.gpu_hours:.2f}",
         f"{one.ratio:.2f}",
         f"{one.bad_minutes:.1%}",
+        f"{one.worst_minutes:.0f} min",
         f"{one.reversals:.1f}",
+        f"{one.wasted_starts:.1f}",
         _shown(one.attainment_difference),
         _shown(one.gpu_difference),
     ]

@@ -10,6 +10,11 @@ from gemma_operator.engine.checks import GIB, MEMORY_UTILIZATION, OVERHEAD_BYTES
 
 TEXT_ONLY_GAIN = 0.126
 """More KV cache where the encoder isn't loaded (seed 001, one GPU, NVFP4)."""
+ENCODER_PARAMETERS = {"E2B": 150e6, "E4B": 150e6, "26B-A4B": 550e6, "31B": 550e6}
+"""Of the vision tower: 16 layers 768 wide for the small ones, 27 layers 1152 wide for the large ones (assumed, as in
+research/encoder-feasibility.md); a layer has 4 x width^2 + 3 x width x inner width."""
+BYTES_PER_ENCODER_PARAMETER = 2
+"""Quantised checkpoints leave the tower in bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Memory:
     """Requests of the workload's mean length that it holds at once."""
     text_only_tokens: int | None
     """The same tokens without the encoder; None for a model that has none."""
+    encoder: float = 0.0
+    """Of the weights, the vision encoder's."""
 
     @property
     def fits(self) -> bool:
@@ -50,5 +57,5 @@ def memory_of(
         text_only = int(tokens * (1 + TEXT_ONLY_GAIN)) if model.encoder else None
     return Memory(
         gpu.name if gpus == 1 else f"{gpus} x {gpu.name}", total / GIB, weights / GIB, room / GIB, per_token, tokens, requests,
-        text_only,
+        text_only, ENCODER_PARAMETERS.get(model.size, 0.0) * BYTES_PER_ENCODER_PARAMETER / GIB,
     )  # fmt: skip

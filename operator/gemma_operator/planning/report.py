@@ -70,6 +70,7 @@ def figures(plan: Plan, wish: Wish) -> dict[str, Any]:
             "gpu": memory.gpu,
             "totalGiB": memory.total,
             "weightsGiB": memory.weights,
+            "encoderGiB": memory.encoder,
             "kvGiB": memory.kv_room,
             "kvBytesPerToken": memory.kv_per_token,
             "kvTokens": memory.kv_tokens,
@@ -155,7 +156,8 @@ def _changes(plan: Plan, wish: Wish) -> Table:
 
 def _memory(memory: Memory) -> list[str]:
     lines = [
-        f"Memory of {memory.gpu} ({memory.total:.0f} GiB): weights {memory.weights:.1f} GiB, {max(0.0, memory.kv_room):.1f} GiB for KV cache."
+        f"Memory of {memory.gpu} ({memory.total:.0f} GiB): weights {memory.weights:.1f} GiB{_encoder(memory)}, "
+        f"{max(0.0, memory.kv_room):.1f} GiB for KV cache."
     ]
     if not memory.fits:
         lines.append(
@@ -167,9 +169,14 @@ def _memory(memory: Memory) -> list[str]:
         )
         if memory.text_only_tokens:
             lines.append(
-                f"A text-only pool leaves the encoder out: about {memory.text_only_tokens:,} tokens (+12.6 %, seed 001)."
+                f"A text-only pool leaves the encoder out, {memory.encoder:.1f} GiB of weights and the room that it computes in: "
+                f"about {memory.text_only_tokens:,} tokens (+12.6 %, seed 001)."
             )
     return lines
+
+
+def _encoder(memory: Memory) -> str:
+    return f" ({memory.encoder:.1f} of them the vision encoder)" if memory.encoder else ""
 
 
 def _data(fleet: Fleet, wish: Wish) -> dict[str, Any]:

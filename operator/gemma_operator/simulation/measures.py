@@ -61,6 +61,8 @@ class Summary:
     bad_minutes: float
     reversals: float
     wasted_starts: float
+    worst_minutes: float
+    """The longest run of bad minutes: how long it takes to recover."""
     attainment_difference: Interval
     """To the reference policy, seed by seed, in points."""
     gpu_difference: Interval
@@ -94,6 +96,7 @@ def _summary(own: Sequence[Run], runs: Sequence[Run], reference: str) -> Summary
         bad_minutes=mean("bad_minutes"),
         reversals=mean("reversals"),
         wasted_starts=mean("wasted_starts"),
+        worst_minutes=mean("worst_minutes"),
         attainment_difference=interval([100 * (a.attainment - b.attainment) for a, b in pairs]),
         gpu_difference=interval([a.gpu_hours - b.gpu_hours for a, b in pairs]),
     )

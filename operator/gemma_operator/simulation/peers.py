@@ -15,6 +15,8 @@ from gemma_operator.scaling.pool import Fleet
 from gemma_operator.scaling.verdict import add, quantile
 
 WINDOW_SECONDS = 60.0
+FAILURE_THRESHOLD = 3
+"""Of KEDA's fallback, as its documentation's example sets it."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Hpa:
     wanted: deque[tuple[float, int]] = field(default_factory=deque)
 
     def replicas(self, now: float, reading: Reading, fleet: Fleet) -> int:
-        found = None if self.seen.take(now, reading) is None else self.metric(self.seen)
+        found = self.value(now, reading)
         if not self.wanted:  # The controller takes the size it finds for its first recommendation.
             self.wanted.append((now, fleet.desired))
         if found is None:  # Without a value there is no recommendation, and nothing moves.
@@ -93,6 +95,10 @@ class Hpa:
             wanted = min(fleet.desired, max(number for _, number in self.wanted))
         limit = max(2 * fleet.desired, fleet.desired + 4)
         return max(self.least, min(wanted, limit, self.most))
+
+    def value(self, now: float, reading: Reading) -> float | None:
+        """What the metrics API answers; None for an error."""
+        return None if self.seen.take(now, reading) is None else self.metric(self.seen)
 
     def proposal(self, value: float, current: int, ready: int) -> int:
         """Replicas by the formula, before stabilisation."""
@@ -107,7 +113,26 @@ def hpa_p95(slo: float = 0.3, *, exact: bool) -> Hpa:
     return Hpa(lambda seen: seen.p95(None if exact else DEFAULT_EDGES), slo)
 
 
-def keda_waiting(threshold: float = 5.0, *, null_is_zero: bool = True) -> Hpa:
+@dataclass(slots=True)
+class Keda(Hpa):
+    """KEDA before an HPA (1.2): with a fallback, so many replicas are reported after four errors in a row.
+
+    Only errors are counted: an empty result that is taken for 0 is none.
+    """
+
+    fallback: int | None = None
+    failures: int = 0
+
+    def value(self, now: float, reading: Reading) -> float | None:
+        # super() without arguments doesn't know a dataclass with slots.
+        found = Hpa.value(self, now, reading)
+        self.failures = self.failures + 1 if found is None else 0
+        if self.fallback is not None and self.failures > FAILURE_THRESHOLD:
+            return self.target * self.fallback
+        return found
+
+
+def keda_waiting(threshold: float = 5.0, *, null_is_zero: bool = True, fallback: int | None = None) -> Keda:
     """KEDA's Prometheus scaler on the waiting requests (1.2): AverageValue; no result is 0 unless told otherwise."""
 
     def waiting(seen: Seen) -> float | None:
@@ -116,7 +141,7 @@ def keda_waiting(threshold: float = 5.0, *, null_is_zero: bool = True) -> Hpa:
             return 0.0 if null_is_zero else None
         return sum(engine.waiting for engine in newest.values())
 
-    return Hpa(waiting, threshold, absolute=True)
+    return Keda(waiting, threshold, absolute=True, fallback=fallback)
 
 
 @dataclass(slots=True)

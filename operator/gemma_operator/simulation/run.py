@@ -63,7 +63,7 @@ def with_preroll(arrivals: Arrivals, seconds: float, length: float) -> Arrivals:
     first = int(np.searchsorted(at, length - seconds))
     order = np.concatenate([np.arange(first, len(at)), np.arange(len(at))])
     moved = np.concatenate([at[first:] - (length - seconds), at + seconds])
-    return arrivals._pick(order, moved)
+    return arrivals.picked(order, moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,12 +86,12 @@ class Arrivals:
     def crop(self, start: float, end: float = np.inf) -> Arrivals:
         """What comes from `start` to before `end` (seconds), with `start` as the new zero."""
         first, last = np.searchsorted(self.at, (start, end))
-        return self._pick(np.arange(first, last), self.at[first:last] - start)
+        return self.picked(np.arange(first, last), self.at[first:last] - start)
 
     def where(self, chosen: NDArray[np.bool_]) -> Arrivals:
         """The requests for which `chosen` is true, on the same clock."""
         index = np.flatnonzero(chosen)
-        return self._pick(index, self.at[index])
+        return self.picked(index, self.at[index])
 
     def scaled(self, factor: float, seed: int, jitter: float = JITTER_SECONDS) -> Arrivals:
         """`factor` times as many requests over the same time: copies, each moved by up to `jitter` seconds.
@@ -110,7 +110,7 @@ class Arrivals:
             at = np.abs(at)  # what would fall out at an end comes back in
             at = np.where(at > self.seconds, np.maximum(2 * self.seconds - at, 0), at)
             order = np.argsort(at, kind="stable")
-            return self._pick(index[order], at[order])
+            return self.picked(index[order], at[order])
         return self
 
     def with_media(self, share: float, seed: int, frames: int = 6) -> Arrivals:
@@ -123,7 +123,8 @@ class Arrivals:
         media = np.where(chosen, frames, 0).astype(np.int16)
         return Arrivals(self.at, self.prompt_tokens, self.output_tokens, media, self.repeated_tokens)
 
-    def _pick(self, index: NDArray[np.int64], at: NDArray[np.float64]) -> Arrivals:
+    def picked(self, index: NDArray[np.int64], at: NDArray[np.float64]) -> Arrivals:
+        """Requests by their index, at other times (ascending)."""
         return Arrivals(
             at, self.prompt_tokens[index], self.output_tokens[index], self.frames[index], self.repeated_tokens[index]
         )

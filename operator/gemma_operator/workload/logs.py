@@ -31,6 +31,8 @@ from gemma_operator.workload.arrivals import FRAMES_PER_IMAGE, MAX_FRAMES, Arriv
 MOST_BAD_LINES = 0.01
 """Share of unreadable lines up to which the others are still taken for the truth."""
 MAX_TOKENS = 10_000_000
+LONGEST_LINE = 1 << 20
+"""Characters; a file without line ends must not fill the memory."""
 MOONCAKE_BLOCK = 512
 """Tokens per prefix block of Mooncake's hash_ids."""
 
@@ -198,7 +200,7 @@ def _count(value: object) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
+def _opened(path: Path) -> Iterator[Iterable[str]]:
     if path.is_dir():
         raise WorkloadError(f"{path} is a folder, not a log")
     try:
@@ -206,6 +208,21 @@ def _opened(path: Path) -> Iterator[IO[str]]:
             packed = file.read(2) == b"\x1f\x8b"
         opener = gzip.open if packed else open
         with opener(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as text:
-            yield text
+            yield _Lines(path, text)
     except (OSError, EOFError, zlib.error) as error:
         raise WorkloadError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+class _Lines:
+    """The lines of a text file, none of them longer than `LONGEST_LINE`."""
+
+    def __init__(self, path: Path, text: IO[str]) -> None:
+        self._path, self._text = path, text
+
+    def __iter__(self) -> Iterator[str]:
+        number = 0
+        while line := self._text.readline(LONGEST_LINE):
+            number += 1
+            if len(line) == LONGEST_LINE:
+                raise WorkloadError(f"{self._path} line {number} has no end in a million characters: this is no log")
+            yield line
