@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import datetime
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from tools.scenarios.picture import draw
 from tools.scenarios.play import play, table
 from tools.scenarios.recording import Recording
 from tools.scenarios.scenes import Scene, scenes
+
+GPUS = 16
 
 
 def main() -> int:
@@ -53,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _prepare(shell: Shell) -> None:
     deploy.start_cluster(shell)
+    if not os.environ.get("CONTEXT"):
+        shell.read([deploy.PYTHON, "-m", "tools.cluster", "up", "--gpus", str(GPUS)])
     if not shell.read([*deploy.HELM, "status", deploy.RELEASE, "--namespace", deploy.SYSTEM_NAMESPACE], needed=False):
         deploy.load_images(shell, "standin")
         deploy.install_chart(shell)
@@ -61,11 +66,15 @@ def _prepare(shell: Shell) -> None:
 
 
 async def _play(scene: Scene, shell: Shell) -> list[Recording]:
-    recordings = []
-    for run in scene.runs:
-        say(f"\n{scene.title}: {run.name}", indent=0)
-        recordings.append(await play(run, shell, deploy.KUBECTL, deploy.NAMESPACE))
-        say(table(recordings[-1]))
+    """All runs side by side: what they are compared by is then the same machine at the same time."""
+    say(f"\n{scene.title}: {', '.join(run.name for run in scene.runs)}", indent=0)
+    playing = (
+        play(run, shell, deploy.KUBECTL, deploy.NAMESPACE, f"scene-{number}")
+        for number, run in enumerate(scene.runs, 1)
+    )
+    recordings = list(await asyncio.gather(*playing))
+    for recording in recordings:
+        say(f"\n{recording.name}\n{table(recording)}")
     return recordings
 
 

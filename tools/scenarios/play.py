@@ -19,29 +19,28 @@ from tools.demo.watch import Unanswered, Watch, watch
 from tools.scenarios.recording import Recording, Sample, figures
 from tools.scenarios.scenes import Part, Run
 
-NAME = "scene"
 SAMPLE_SECONDS = 2.0
 READY_SECONDS = 240.0
 REQUEST_SECONDS = 20.0
 SHOWN = ("SLOMet", "MetricsAvailable", "ScalingSound")
 
 
-async def play(run: Run, shell: Shell, kubectl: list[str], namespace: str) -> Recording:
+async def play(run: Run, shell: Shell, kubectl: list[str], namespace: str, name: str = "scene") -> Recording:
     """One run from an applied serving to its recording; the serving is deleted afterwards."""
-    manifest = {**yaml.safe_load((deploy.ROOT / deploy.EXAMPLES["standin"]).read_text()), "metadata": {"name": NAME}}
+    manifest = {**yaml.safe_load((deploy.ROOT / deploy.EXAMPLES["standin"]).read_text()), "metadata": {"name": name}}
     manifest["spec"]["pools"] = run.pools
     try:
-        await _apply(shell, kubectl, namespace, manifest)
-        async with watch(shell, kubectl, namespace, NAME) as seen:
+        await _apply(shell, kubectl, namespace, name, manifest)
+        async with watch(shell, kubectl, namespace, name) as seen:
             await deploy.await_ready(seen, READY_SECONDS)
             if run.batch_engines > 1:
-                scale = ("scale", f"deployment/{NAME}-batch", f"--replicas={run.batch_engines}")
+                scale = ("scale", f"deployment/{name}-batch", f"--replicas={run.batch_engines}")
                 shell.read([*kubectl, "--namespace", namespace, *scale])
                 await _await_batch(seen, run.batch_engines)
             return await _Stage(run, shell, kubectl, namespace, seen).tell()
     finally:
         shell.read(
-            [*kubectl, "--namespace", namespace, "delete", "gemmaserving", NAME, "--ignore-not-found"], needed=False
+            [*kubectl, "--namespace", namespace, "delete", "gemmaserving", name, "--ignore-not-found"], needed=False
         )
 
 
@@ -103,20 +102,20 @@ class _Stage:
             borrowed=pools.get("interactive", {}).get("borrowed", 0),
             conditions={c["type"]: f"{c['status']} {c['reason']}" for c in told if c["type"] in SHOWN},
             decision=pools.get("interactive", {}).get("lastDecision", {}).get("message", ""),
-            replicas_written={name.removeprefix(f"{NAME}-"): number for name, number in written.items()},
+            replicas_written={name.rpartition("-")[2]: number for name, number in written.items()},
         )
 
 
-async def _apply(shell: Shell, kubectl: list[str], namespace: str, manifest: dict[str, Any]) -> None:
+async def _apply(shell: Shell, kubectl: list[str], namespace: str, name: str, manifest: dict[str, Any]) -> None:
     """Apply once an earlier run's engines are gone, so that none of them counts."""
     end = time.monotonic() + READY_SECONDS
     while "pod/" in shell.read(
-        [*kubectl, "--namespace", namespace, "get", "pods", "-l", f"gemmaserving.dev/serving={NAME}", "-o", "name"]
+        [*kubectl, "--namespace", namespace, "get", "pods", "-l", f"gemmaserving.dev/serving={name}", "-o", "name"]
     ):
         if time.monotonic() > end:
             raise DemoError("engines of an earlier run don't end")
         await asyncio.sleep(1)
-    file = deploy.ROOT / "out" / "scene.yaml"
+    file = deploy.ROOT / "out" / f"{name}.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(manifest))
     shell.read([*kubectl, "apply", "--namespace", namespace, "-f", str(file)])

@@ -64,7 +64,7 @@ def _pools(cold_start: float, lend: int = 0, slo: float = SLO_SECONDS) -> dict[s
     shared = {
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "modalities": {"video": {"count": 1, "frames": 6}},
-        "resources": {"requests": {"cpu": "150m"}},
+        "resources": {"requests": {"cpu": "80m"}},
         # Room for one item: without a processor cache, and without our plugin, vLLM doesn't count media.
         "encoder": {"processorCacheGb": PROCESSOR_CACHE_GB},
     }
