@@ -1,7 +1,7 @@
 """The proof of the engine's vision encoder on real vLLM (CPU): the same bits as vLLM's own, in fewer calls and without waits.
 
     python -m tools.encoder_proof --write             everything, about half an hour; renews docs/data/encoder-proof.json
-    python -m tools.encoder_proof --write stall       one part of it
+    python -m tools.encoder_proof --write burst       one part of it
     python -m tools.encoder_proof equality --model tiny --dtype bfloat16 --batches 200
 
 Runs itself again under the engine's own Python, since only that has vLLM. It claims no speed: on a CPU there is none to gain.
@@ -10,7 +10,6 @@ Runs itself again under the engine's own Python, since only that has vLLM. It cl
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -25,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "encoder-proof.json"
 DOCS = ROOT / "docs" / "engine-image.md"
+TOKEN_BUDGET = 4096
 FIRST, LAST = "<!-- proof -->", "<!-- /proof -->"
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -44,13 +44,13 @@ EVERYTHING: list[tuple[str, str, str, int]] = [
     ("equality", "e4b", "float32", 6),
     ("equality", "31b", "bfloat16", 4),
     ("table", "e4b", "bfloat16", 0),
-    ("stall", "e4b", "bfloat16", 3),
+    ("burst", "tiny", "bfloat16", 0),
 ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=["equality", "table", "memory", "stall"])
+    parser.add_argument("part", nargs="?", choices=["equality", "table", "memory", "burst"])
     parser.add_argument("--model", choices=sorted(MODELS), default="tiny")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--batches", type=int, default=20)
@@ -64,6 +64,9 @@ def main() -> int:
         paths = [str(ROOT), str(ROOT / "images" / "engine")]
         sys.path[:0] = paths
         os.environ["PYTHONPATH"] = ":".join(paths)  # vLLM looks at a model's class in a process of its own
+        if arguments.part == "burst":
+            print(json.dumps(burst(arguments)))
+            return 0
         with tempfile.TemporaryDirectory() as folder:
             figures = {"equality": equality, "table": table, "memory": memory}[arguments.part]
             print(json.dumps(figures(real_model(arguments, Path(folder)), arguments)))
@@ -92,7 +95,7 @@ def tables(data: dict[str, Any]) -> str:
     """The figures as docs/engine-image.md shows them."""
     parts = [
         title + "\n\n" + "\n".join(rows)
-        for title, rows in (equality_rows(data), work_rows(data), memory_rows(data), stall_rows(data))
+        for title, rows in (equality_rows(data), work_rows(data), memory_rows(data), burst_rows(data))
     ]
     return "\n\n".join(parts)
 
@@ -137,23 +140,25 @@ def memory_rows(data: dict[str, Any]) -> tuple[str, list[str]]:
     return "What one more item adds to the peak of a call:", rows
 
 
-def stall_rows(data: dict[str, Any]) -> tuple[str, list[str]]:
-    rows = ["| soft tokens per step | videos in the steps that encode | longest wait for a token, s |", "|---|---|---|"]
-    for limit, found in data["stall e4b bfloat16"].items():
-        media = sorted({" + ".join(map(str, steps)) for steps in found["media"]})
-        waits = ", ".join(f"{wait:.2f}" for wait in sorted(found["longest_wait"]))
-        rows.append(f"| {limit} | {' or '.join(media)} | {waits} |")
+def burst_rows(data: dict[str, Any]) -> tuple[str, list[str]]:
+    rows = [
+        "| soft tokens per step | videos in each step | soft tokens in the largest | tokens of the running answer meanwhile |",
+        "|---|---|---|---|",
+    ]
+    found = data["burst tiny bfloat16"]
+    for limit, steps in found["limits"].items():
+        videos = " + ".join(map(str, steps["videos"]))
+        rows.append(
+            f"| {limit} | {videos} | {max(steps['videos']) * found['video_tokens']} | {sum(steps['answers'])} |"
+        )
     return (
-        "A running answer while 8 videos of 6 frames arrive at once (E4B's width, one layer; token budget 4096; the servers asked in turn; "
-        "two cores that other work shared):",
+        f"The steps of vLLM's scheduler while 8 videos of 6 frames arrive at once beside a running answer (token budget {found['token_budget']}):",
         rows,
     )
 
 
 def run(part: str, model: str, dtype: str, batches: int) -> dict[str, Any]:
     """One part in a process of its own: a process holds one model."""
-    if part == "stall":
-        return stall(model, rounds=batches)
     from tools.images.engine_venv import engine_venv
 
     folder = engine_venv()
@@ -299,41 +304,19 @@ def chunk_peak(real: Any, tokens: int, items: int) -> int:
     return harness.peak_bytes(encode)
 
 
-def stall(model: str, rounds: int) -> dict[str, Any]:
-    """What the steps encode, and how long a running chat waits for a token, when 8 videos of 6 frames arrive at once, by limit.
-
-    With real servers, asked in turn. The limit is soft tokens of the encoder per step; such a video has 378.
-    """
+def burst(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the steps of vLLM's own scheduler encode when 8 videos arrive at once beside a running answer, by limit."""
+    sys.path.append(str(ROOT / "operator"))
     from gemma_operator.engine import plugin
-    from tests.engine.server import serving
-    from tests.plugin.server import FLAGS, PluginHome, burst_during_an_answer
-    from tools.images.engine_venv import engine_venv
+    from tests.plugin.scheduling import VIDEO_TOKENS, scheduler, steps_of_a_burst
 
-    home = PluginHome(engine_venv())
-    flags = [flag for flag in FLAGS if flag != "--disable-log-stats"]
-    limits: dict[str, dict[str, list[Any]]] = {name: {"media": [], "longest_wait": []} for name in ("none", "800")}
-    with contextlib.ExitStack() as open_:
-        folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
-        write = (
-            f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'images' / 'engine')]!r}; from pathlib import Path; "
-        )
-        write += "from tests.plugin import harness; from tools.encoder_proof import MODELS; "
-        write += f"harness.write_model(Path({home.model!r}), Path({str(folder)!r}), **MODELS[{model!r}])"
-        subprocess.run([str(home.folder / "bin" / "python"), "-c", write], check=True, capture_output=True)
-        servers = {}
-        for limit in limits:
-            args = ["--model", str(folder), *flags, "--max-num-batched-tokens=4096", "--no-enable-prefix-caching"]
-            args += [] if limit == "none" else [f"--ec-manager-config={json.dumps(plugin.encoder_limit(int(limit)))}"]
-            scratch = folder / f"server-{limit}"
-            scratch.mkdir()
-            servers[limit] = open_.enter_context(serving(home, args, str(folder), scratch))
-            burst_during_an_answer(servers[limit], videos=2)  # the first requests after a start are slow
-        for _ in range(rounds):
-            for limit, server in servers.items():
-                wait, seen = burst_during_an_answer(server, videos=8)
-                limits[limit]["media"].append([step.media for step in seen if step.media])
-                limits[limit]["longest_wait"].append(wait)
-    return limits
+    model = str(arguments.engine / "models" / "gemma-4-tiny")
+    limits = {"none": None, "800": plugin.encoder_limit(800), "400": plugin.encoder_limit(400)}
+    found = {}
+    for name, limit in limits.items():
+        steps = steps_of_a_burst(scheduler(model, TOKEN_BUDGET, limit), requests=8)
+        found[name] = {"videos": [step.videos for step in steps], "answers": [step.answers for step in steps]}
+    return {"token_budget": TOKEN_BUDGET, "video_tokens": VIDEO_TOKENS, "limits": found}
 
 
 if __name__ == "__main__":

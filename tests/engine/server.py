@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ class Server:
             return False
         return True
 
-    def ask(self, content: str | list[dict[str, Any]], tokens: int = 8) -> Generator[dict[str, Any]]:
+    def ask(self, content: str | list[dict[str, Any]], tokens: int = 8) -> Iterator[dict[str, Any]]:
         """The chunks of a streamed answer of exactly `tokens` tokens; HTTPError where the server refuses."""
         body = {
             "model": self.model,

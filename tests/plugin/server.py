@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.request
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.engine.server import MODULE, Home, Server, video
+from tests.engine.server import MODULE, Home, Server
 from tools.images.engine_venv import engine_venv
 from tools.images.recipes import CACHE, ROOT, digest
 
@@ -120,41 +116,3 @@ def values(server: Server, name: str = "gemma_engine") -> dict[str, float]:
     """Every sample of the metrics whose name begins so: ours."""
     found = re.findall(rf"^({name}\S+) (\S+)$", server.get("/metrics"), re.MULTILINE)
     return {sample: float(value) for sample, value in found}
-
-
-@dataclass(frozen=True)
-class Step:
-    """One engine step, by vLLM's own line of log: media and soft tokens that it encoded, tokens of answers, and its time."""
-
-    media: int
-    soft_tokens: int
-    answer_tokens: int
-    seconds: float
-
-
-def steps(log: str) -> list[Step]:
-    """The steps in a server's log; needs --enable-logging-iteration-details without --disable-log-stats."""
-    line = r"(\d+) generation tokens, iteration elapsed time: ([\d.]+) ms.*?(?:encoder inputs: (\d+), encoder output embeddings: (\d+))?$"
-    found = re.finditer(rf"Iteration\(\d+\): .*?{line}", log, re.MULTILINE)
-    return [Step(int(one[3] or 0), int(one[4] or 0), int(one[1]), float(one[2]) / 1000) for one in found]
-
-
-def burst_during_an_answer(server: Server, videos: int) -> tuple[float, list[Step]]:
-    """While an answer is written, so many videos of 6 frames arrive at once, in one request: one after the other they would
-    come as fast as one core can prepare them. Returns the answer's longest wait for a token, in seconds, and the steps.
-    """
-    times: list[float] = []
-    before = len(server.log.read_text())
-    with ThreadPoolExecutor(1) as pool, contextlib.closing(server.ask("Count to a thousand.", tokens=3000)) as answer:
-        burst: Future[Any] | None = None
-        for chunk in answer:
-            if chunk["choices"]:
-                times.append(time.monotonic())
-            if len(times) == 3 and burst is None:
-                burst = pool.submit(lambda: list(server.ask([video(6) for _ in range(videos)], tokens=1)))
-            if burst and burst.done():
-                break
-        assert burst
-        burst.result()
-    waits = [later - earlier for earlier, later in pairwise(times)]
-    return round(max(waits), 3), steps(server.log.read_text()[before:])

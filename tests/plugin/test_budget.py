@@ -10,6 +10,9 @@ from gemma_engine.budget import StepLimitedEncoderCacheManager, step_limit
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemma_operator.engine.plugin import encoder_limit
+from tests.plugin.conftest import HOME
+
 BUDGET = 2496
 
 
@@ -65,6 +68,26 @@ def test_no_step_goes_beyond_the_limit_except_by_one_medium_alone(limit: int, wa
     manager = StepLimitedEncoderCacheManager.create_manager(cache_size=BUDGET, vllm_config=config(limit))
     for step in steps(manager, waiting):
         assert len(step) == 1 or sum(step) <= min(limit, BUDGET)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [(None, [8]), (800, [2, 2, 2, 2]), (100, [1] * 8)],
+    ids=["none: one step, and the answer waits for all of it", "800", "less than a video"],
+)
+def test_vllms_scheduler_spreads_a_burst_over_steps_that_all_give_the_running_answer_a_token(
+    limit: int | None, expected: list[int]
+) -> None:
+    from tests.plugin.scheduling import scheduler, steps_of_a_burst
+
+    given = encoder_limit(limit) if limit else None
+    model = str(HOME / "models" / "gemma-4-tiny")
+    steps = steps_of_a_burst(scheduler(model, 4096, given), requests=8)
+    assert [step.videos for step in steps] == expected
+    assert all(step.answers for step in steps)
+    inside = steps_of_a_burst(scheduler(model, 4096, given), requests=1, videos_each=8)
+    assert [step.videos for step in inside] == expected, "videos of one request are spread as well"
 
 
 @pytest.mark.parametrize("value", [-1, "512", 1.5, True])
