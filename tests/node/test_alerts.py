@@ -96,10 +96,10 @@ DRIVEN: dict[str, Any] = {
 """Changed later: an engine that starts more slowly than before, and one that no node takes."""
 STATES = {
     "first tokens after a second, with a target of 0.3 s": ("GemmaSloBurn", "burning"),
-    "the same, as the operator judges it": ("GemmaSloMissed", "burning"),
+    "first tokens after a second, by the operator's verdict": ("GemmaSloMissed", "burning"),
     "a step of 100,000 prompt tokens that doesn't end": ("GemmaEngineHung", "hung"),
     "an engine that is Ready and no longer scraped": ("GemmaEnginesNotScraped", "lost"),
-    "the same, as the autoscaler sees it": ("GemmaMetricsMissing", "lost"),
+    "an engine that is no longer scraped, to the autoscaler": ("GemmaMetricsMissing", "lost"),
     "2.5 requests/s where an engine carries 1.6": ("GemmaAboveOperatingPoint", "busy"),
     "two engines wanted, one allowed": ("GemmaAtMaximum", "busy"),
     "a profile of another model": ("GemmaProfileStale", "busy"),
