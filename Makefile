@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := PYTHONPATH=operator:. $(BIN)/python
 ENGINE ?= standin
+FLEETS ?= 10 100 1000
+MINUTES ?= 60
 TIERS := unit chart monitoring engine node apiserver plugin argocd demo
 
 .PHONY: help
@@ -96,8 +98,13 @@ encoder-proof: setup ## the batched encoder against vLLM's own on real vLLM, as 
 	@$(RUN) -m tools.encoder_proof --write
 
 .PHONY: bench
-bench: setup ## speeds as data: apply to Deployments, render, CRD size
+bench: setup ## speeds as data: apply to Deployments, render, CRD size; what fleets of servings cost (FLEETS="10 100 1000")
 	@$(RUN) -m tools.bench
+	@$(RUN) -m tools.fleet.bench $(FLEETS)
+
+.PHONY: soak
+soak: setup ## an hour of ordinary life with 50 servings: does the operator's memory grow? (MINUTES=60)
+	@$(RUN) -m tools.fleet.soak --minutes $(MINUTES)
 
 .PHONY: requirements
 requirements: ## renew the hash-pinned requirements from pyproject.toml (needs uv)

@@ -82,7 +82,7 @@ class Operator:
         """End it with a signal and return its exit code."""
         assert self._process is not None
         self._process.send_signal(how)
-        code = self._process.wait(20)
+        code = self._process.wait(60)
         self._process = None
         return code
 

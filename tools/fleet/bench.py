@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import tempfile
 import time
 import urllib.request
@@ -33,7 +34,7 @@ def measure(count: int, folder: Path) -> dict[str, float]:
             say(f"{count} servings: {row}")
             try:
                 row |= part(world, count)
-            except (TimeoutError, OSError, ClusterError) as error:
+            except (TimeoutError, OSError, ClusterError, subprocess.TimeoutExpired) as error:
                 say(f"{part.__name__} of {count} servings: {error}")
         row["load average after"] = load_average()
     return {name: round(value, 3) for name, value in row.items()}
@@ -46,7 +47,7 @@ def _are(world: World, kind: str) -> int:
 def _cold(world: World, count: int) -> dict[str, float]:
     started = time.monotonic()
     operator = world.start()
-    await_all("servings are reconciled", lambda: sum(map(is_current, world.servings())), count, 1800)
+    await_all("servings are reconciled", lambda: sum(map(is_current, world.servings())), count, 3600)
     seconds = time.monotonic() - started
     made = world.count("deployments")
     assert made == 2 * count, f"{made} Deployments of {2 * count}"

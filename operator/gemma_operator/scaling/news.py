@@ -36,8 +36,8 @@ def _figures(decision: Decision) -> Iterator[tuple[float | None, float]]:
     yield decision.terms.capacity, 0.05
     yield decision.p95, 0.05
     for judgement in (decision.judgement, decision.itl):
-        yield judgement and judgement.low, 0.02
-        yield judgement and judgement.high, 0.02
+        yield (judgement.low if judgement else None), 0.02
+        yield (judgement.high if judgement else None), 0.02
 
 
 def _has_moved(before: float | None, after: float | None, least: float) -> bool:
