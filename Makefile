@@ -85,6 +85,10 @@ pod-schema: setup ## renew Kubernetes' schema of Pod fields from a real API serv
 compare: setup ## the autoscaler against others on public traces, request by request (TRACES=folder)
 	@$(RUN) -m tools.compare --traces "$(TRACES)"
 
+.PHONY: calibrate
+calibrate: setup ## the step model against a real vLLM on this machine's CPU, as data (six minutes, on a machine that does nothing else)
+	@nice -n -5 env PYTHONPATH=operator:. $(BIN)/python -m tools.calibrate --write
+
 .PHONY: fuzz
 fuzz: setup ## 10,000 generated specs before the real API server and vLLM's own argument parser
 	@GEMMA_FUZZ_EXAMPLES=10000 $(RUN) -m pytest -q tests/engine/test_fuzz.py

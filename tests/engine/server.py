@@ -29,6 +29,8 @@ class Home:
     """The environment that `python3 -m tools.images venv engine-cpu` made."""
 
     folder: Path
+    bind: str = "nobind"
+    """Cores to compute on, as VLLM_CPU_OMP_THREADS_BIND takes them."""
 
     @property
     def model(self) -> str:
@@ -45,7 +47,7 @@ class Home:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_CPU_OMP_THREADS_BIND": self.bind,
         }
         with log.open("wb") as sink:
             return subprocess.Popen(

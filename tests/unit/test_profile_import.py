@@ -212,6 +212,13 @@ def test_a_wide_gap_asks_for_a_finer_stage():
     assert any("between 74.9 (holds) and 112 requests/s (doesn't) nothing was tested" in note for note in point.notes)
 
 
+def test_a_stage_too_short_for_a_queue_is_said():
+    """Seen on a real vLLM: at 30 requests/s 60 requests were over before its queue grew, and all of them held."""
+    point = judge(stage(30, 0.1, 60), stage(45, 0.9, 60, share=0.7))
+    assert any("lasted 2 s: a queue takes longer" in note and "300 requests" in note for note in point.notes)
+    assert not any("lasted" in note for note in judge(stage(30, 0.1, 600), stage(45, 0.9, 600, share=0.7)).notes)
+
+
 # --- rule 7: constant rates overstate ---
 
 

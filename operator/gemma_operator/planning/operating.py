@@ -17,6 +17,8 @@ MOST_DELAY = 0.01
 """Seconds by which a client may be late with its requests; more is said."""
 MOST_DELAY_SHARE = 0.1
 """Of the SLO's target; a stage whose client was later than that is left out."""
+LEAST_SECONDS = 10.0
+"""A stage that was shorter may have ended before its queue grew: seen on a real vLLM, 60 requests in two seconds."""
 MOST_INCOMPLETE = 0.01
 WIDEST_GAP = 0.25
 """Between the last rate that holds and the first that doesn't, up to which the rate between them is interpolated."""
@@ -189,6 +191,11 @@ def _crossing(kept: Sequence[_Kept], failed: int, slo: Slo, notes: list[str]) ->
     if failed == 0:
         return None
     last = kept[failed - 1]
+    if (lasted := last.stage.requests / max(last.rate, 1e-9)) < LEAST_SECONDS:
+        notes.append(
+            f"the stage of {last.stage.requested:.3g} requests/s lasted {lasted:.2g} s: a queue takes longer to build up, so it "
+            f"may hold for that alone; test it with {math.ceil(LEAST_SECONDS * last.rate)} requests"
+        )
     if failed == len(kept):
         return last.rate
     first = kept[failed]

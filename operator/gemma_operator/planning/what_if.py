@@ -82,6 +82,8 @@ class Answer:
     policy: Policy
     seconds: float
     requests: int
+    refused: int
+    """Turned away at once, by the engines' admission limit or because there was no engine."""
     media_share: float
     start: float
     gpus: int
@@ -137,6 +139,7 @@ def what_if(view: PoolView, arrivals: Arrivals, given: Circumstances, notes: Seq
         policy=policy,
         seconds=seconds,
         requests=len(arrivals),
+        refused=int(np.isinf(played.ttft).sum()),
         media_share=arrivals.media_share,
         start=given.start,
         gpus=view.pool.gpu_count,

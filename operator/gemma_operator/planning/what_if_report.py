@@ -41,10 +41,16 @@ def figures(answer: Answer) -> dict[str, Any]:
     return {
         "pool": answer.pool,
         "start": datetime.fromtimestamp(answer.start, UTC).isoformat(),
-        "workload": {"seconds": answer.seconds, "requests": answer.requests, "mediaShare": answer.media_share},
+        "workload": {
+            "seconds": answer.seconds,
+            "requests": answer.requests,
+            "refused": answer.refused,
+            "mediaShare": answer.media_share,
+        },
         "slo": {"percentile": slo.percentile, "seconds": slo.seconds},
         "profile": answer.policy.profile.name,
         "holds": answer.holds,
+        "refused": answer.refused,
         "attainment": outcome.attainment,
         "ttft": _number(outcome.p95),
         "badMinutes": bad_minutes(answer),
@@ -97,12 +103,13 @@ def _facts(answer: Answer) -> list[tuple[str, str]]:
         f"{outcome.gpu_hours * answer.gpus:.1f} GPU-hours" if answer.gpus else f"{outcome.gpu_hours:.1f} engine-hours"
     )
     wasted = f", {outcome.wasted_starts} of them for nothing" if outcome.wasted_starts else ""
+    refused = f"; {answer.refused / answer.requests:.1%} refused" if answer.refused else ""
     return [
         ("workload", f"{answer.requests:,} requests in {answer.seconds / HOUR:.3g} h, {media}; pool {answer.pool}"),
         (
             "SLO",
             f"{'held' if answer.holds else 'MISSED'}: {outcome.attainment:.2%} within {target}, "
-            f"{slo.percentile:g} % wanted; p95 {_ttft(outcome.p95)}",
+            f"{slo.percentile:g} % wanted; p95 {_ttft(outcome.p95)}{refused}",
         ),
         ("bad minutes", f"{bad} with more than 5 % over the target{longest}"),
         ("engines", f"{min(asked)} to {max(asked)}; {outcome.starts} starts{wasted}; turned {outcome.reversals} times"),
