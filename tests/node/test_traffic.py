@@ -171,12 +171,22 @@ def crash(kube: Kube, pod: str) -> None:
     eventually("the kubelet has seen it", lambda: restarts(kube, pod) == 1)
 
 
+EAT = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        kept = b"1" * (40 << 20)
+        time.sleep(60)
+time.sleep(60)
+"""
+"""Many small processes, none of them as large as the engine: the kernel takes the largest of a container."""
+
+
 def out_of_memory(kube: Kube, pod: str) -> None:
     """Something beside the engine eats the container's memory, and the kernel takes the engine."""
     Path(f"/proc/{engine_process(kube, pod)}/oom_score_adj").write_text("1000")
     before = restarts(kube, pod)
-    eat = "x = []\nwhile True: x.append(bytearray(b'1' * (8 << 20)))"
-    kube.run("exec", pod, "--", "python", "-c", eat, check=False)
+    kube.run("exec", pod, "--", "python", "-c", EAT, check=False)
     eventually("the kubelet has seen it", lambda: restarts(kube, pod) > before)
     (state,) = (kube.get("pod", pod) or {})["status"]["containerStatuses"]
     assert state["lastState"]["terminated"]["reason"] == "OOMKilled"
@@ -236,4 +246,4 @@ def test_an_engine_that_hangs_takes_no_request_after_its_probe_has_failed(kube: 
     lost = [outcome for outcome in load.outcomes if not outcome.ok]
     print(f"out of the endpoints after {out - at:.0f} s; {sum(o.at < at for o in lost)} of the lost were there before")
     assert lost
-    assert all(outcome.at <= out + 2 for outcome in lost), "later requests go elsewhere"
+    assert all(outcome.at <= out + 5 for outcome in lost), "later requests go elsewhere"
