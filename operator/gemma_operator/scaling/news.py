@@ -24,7 +24,7 @@ def is_news(shown: Decision, new: Decision) -> bool:
 def _outcome(decision: Decision) -> tuple[object, ...]:
     verdicts = [judgement and judgement.verdict for judgement in (decision.judgement, decision.itl)]
     return (
-        decision.replicas, decision.wanted, decision.reason, decision.metrics, decision.desired, decision.ready, decision.lent,
+        decision.replicas, decision.wanted, decision.reason, decision.metrics, decision.desired, decision.ready, decision.lent, decision.away,
         decision.minimum, decision.maximum, decision.dry_run, [finding.kind for finding in decision.findings], verdicts,
     )  # fmt: skip
 
