@@ -32,7 +32,6 @@ BEYOND_BASELINE: dict[str, dict[str, Any]] = {
     "no AppArmor": {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}},
     "another SELinux type": {"podSecurityContext": {"seLinuxOptions": {"type": "spc_t"}}},
     "another SELinux user": {"securityContext": {"seLinuxOptions": {"user": "system_u"}}},
-    "all of /proc": {**overlaid(hostUsers=False), "securityContext": {"procMount": "Unmasked"}},
     "a sysctl": {"podSecurityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}},
     "a probe of another host": {"livenessProbe": {"httpGet": {"path": "/", "port": 80, "host": "169.254.169.254"}}},
 }

@@ -20,6 +20,7 @@ CHART = Path(__file__).parents[2] / "charts/gemma-operator"
 TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
 TRICKS: dict[str, tuple[Grant, dict[str, Any]]] = {
     **{name: ("Privileged", pool) for name, pool in BEYOND_BASELINE.items()},
+    "all of /proc": ("Privileged", {"securityContext": {"procMount": "Unmasked"}}),
     "a token": ("ServiceAccountToken", {"podTemplate": {"spec": {"automountServiceAccountToken": True}}}),
     "a token by a volume": ("ServiceAccountToken", {"volumes": [TOKEN]}),
     "the operator's account": (
