@@ -37,7 +37,7 @@ async def play(run: Run, shell: Shell, kubectl: list[str], namespace: str, name:
                 scale = ("scale", f"deployment/{name}-batch", f"--replicas={run.batch_engines}")
                 shell.read([*kubectl, "--namespace", namespace, *scale])
                 await _await_batch(seen, run.batch_engines)
-            return await _Stage(run, shell, kubectl, namespace, name, seen).tell()
+            return await _Stage(run, shell, kubectl, name, seen).tell()
     finally:
         shell.read(
             [*kubectl, "--namespace", namespace, "delete", "gemmaserving", name, "--ignore-not-found"], needed=False
@@ -45,9 +45,9 @@ async def play(run: Run, shell: Shell, kubectl: list[str], namespace: str, name:
 
 
 class _Stage:
-    def __init__(self, run: Run, shell: Shell, kubectl: list[str], namespace: str, name: str, seen: Watch) -> None:
+    def __init__(self, run: Run, shell: Shell, kubectl: list[str], name: str, seen: Watch) -> None:
         self._run, self._shell, self._kubectl, self._watch = run, shell, kubectl, seen
-        self._namespace, self._name = namespace, name
+        self._name = name
         self._recording = Recording(run.name, run.slo)
         self._ended = asyncio.Event()
 
