@@ -37,7 +37,7 @@ async def play(run: Run, shell: Shell, kubectl: list[str], namespace: str, name:
                 scale = ("scale", f"deployment/{name}-batch", f"--replicas={run.batch_engines}")
                 shell.read([*kubectl, "--namespace", namespace, *scale])
                 await _await_batch(seen, run.batch_engines)
-            return await _Stage(run, shell, kubectl, namespace, seen).tell()
+            return await _Stage(run, shell, kubectl, name, seen).tell()
     finally:
         shell.read(
             [*kubectl, "--namespace", namespace, "delete", "gemmaserving", name, "--ignore-not-found"], needed=False
@@ -45,8 +45,9 @@ async def play(run: Run, shell: Shell, kubectl: list[str], namespace: str, name:
 
 
 class _Stage:
-    def __init__(self, run: Run, shell: Shell, kubectl: list[str], namespace: str, seen: Watch) -> None:
-        self._run, self._shell, self._kubectl, self._namespace, self._watch = run, shell, kubectl, namespace, seen
+    def __init__(self, run: Run, shell: Shell, kubectl: list[str], name: str, seen: Watch) -> None:
+        self._run, self._shell, self._kubectl, self._watch = run, shell, kubectl, seen
+        self._name = name
         self._recording = Recording(run.name, run.slo)
         self._ended = asyncio.Event()
 
@@ -62,7 +63,9 @@ class _Stage:
         found.take(client.outcomes, self._began)
         found.load_average.append(round(os.getloadavg()[0], 1))
         found.events = [
-            f"{e.at:.0f} s {e.reason}: {e.message}" for e in await self._watch.events(self._began) if e.at >= 0
+            f"{event.at:.0f} s {event.reason}: {event.message}"
+            for event in await self._watch.events(self._began)
+            if event.at >= 0 and event.about.split(" ")[-1].startswith(self._name)
         ]
         return found
 
