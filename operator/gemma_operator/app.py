@@ -29,6 +29,7 @@ from gemma_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 WORKERS = 4
+LISTED_LOOK_SECONDS = 5
 # A CRD that is installed together with the operator is listed within seconds.
 LISTED_SECONDS = 30
 # A tick over a thousand pools makes 100,000 short-lived objects: collecting after each 700 of them costs a third of it.
@@ -75,7 +76,7 @@ async def run(settings: Settings) -> None:
     others = [
         asyncio.create_task(scaler.run(queue), name="scaler"),
         asyncio.create_task(leader.run(lambda: gate.wake(queue)), name="leader"),
-        *(() if is_listed else (asyncio.create_task(_until_listed(cluster), name="CRD"),)),
+        asyncio.create_task(_until_listed(cluster, is_listed), name="CRD"),
     ]
     await asyncio.wait([watch, *workers, *others], return_when=asyncio.FIRST_COMPLETED)
     died = [part for part in (*workers, *others) if part.done() and not part.cancelled()]
@@ -122,8 +123,12 @@ async def _listed_within(cluster: Cluster, seconds: int) -> bool:
     return False
 
 
-async def _until_listed(cluster: Cluster) -> None:
-    """Ends, and the operator with it, once our kind is there: it starts anew and finds it."""
+async def _until_listed(cluster: Cluster, is_listed: bool) -> None:
+    """Ends, and the operator with it, once our kind comes, or comes back after it was removed: kopf would not watch it again."""
+    while is_listed:
+        await asyncio.sleep(LISTED_LOOK_SECONDS)
+        with contextlib.suppress(*API_ERRORS, HTTPError):
+            is_listed = await cluster.is_listed(KIND)
     while not await _listed_within(cluster, LISTED_SECONDS):
         pass
     log.info("%s is there: starting anew", CRD_NAME)

@@ -38,4 +38,10 @@ async def test_it_waits_for_its_kind_and_no_longer_than_it_should(caplog: pytest
 
 
 async def test_it_ends_once_its_kind_came_late() -> None:
-    await asyncio.wait_for(app._until_listed(Listing(*[False] * 70, True)), 5)  # type: ignore[arg-type]
+    await asyncio.wait_for(app._until_listed(Listing(*[False] * 70, True), False), 5)  # type: ignore[arg-type]
+
+
+async def test_a_crd_that_was_removed_and_is_back_ends_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf would not watch it again, and live on without doing anything."""
+    monkeypatch.setattr(app, "LISTED_LOOK_SECONDS", 0)
+    await asyncio.wait_for(app._until_listed(Listing(True, True, False, True), True), 5)  # type: ignore[arg-type]
