@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -43,7 +45,8 @@ class Sync:
     at: float
     value: float | None
     replicas: int
-    ready: int
+    ready: tuple[int, int]
+    """Least and most: it counts Pods after it was told the value, while some become Ready."""
 
 
 @dataclass
@@ -105,7 +108,7 @@ class Scenario:
         pods = self._pods()
         ready = sum(_is_ready(pod) for pod in pods)
         value = self.script[min(len(self.syncs), len(self.script) - 1)]
-        self.syncs.append(Sync(time.monotonic(), value, self._replicas(), ready))
+        self.syncs.append(Sync(time.monotonic(), value, self._replicas(), (ready, ready)))
         return value
 
     def settle(self) -> None:
@@ -114,6 +117,8 @@ class Scenario:
             name = pod["metadata"]["name"]
             born = self._born.setdefault(name, len(self.syncs))
             if not _is_ready(pod) and len(self.syncs) - born >= COLD_START:
+                least, most = self.syncs[-1].ready
+                self.syncs[-1] = replace(self.syncs[-1], ready=(least, most + 1))
                 status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
                 self.api.patch(f"/api/v1/namespaces/{self.namespace}/pods/{name}/status", {"status": status})
 
@@ -209,15 +214,23 @@ def _api_service(namespace: str, port: int, plane: ControlPlane) -> dict[str, An
 
 
 def model_of(scenario: Scenario, hpa: Callable[[list[float]], Hpa]) -> list[int]:
-    """The replicas that the simulator's HPA comes to, told the same values at the same times."""
+    """The replicas that the simulator's HPA comes to, told the same values at the same times.
+
+    Of the numbers of Ready Pods that Kubernetes' own may have counted, that is taken which leads where it went, if one does.
+    """
     told = [0.0]
     policy, replicas, path = hpa(told), scenario.syncs[0].replicas, []
-    for sync in scenario.syncs[:-1]:
+    for sync, after in pairwise(scenario.syncs):
         told[0] = sync.value or 0.0
-        members = tuple(Member(f"u{n}", sync.at - 1, sync.at - 1, sync.at - 1) for n in range(sync.ready))
         down = Missing(MissingReason.QUERY_FAILED, "no such series")
         reading = down if sync.value is None else Scrape({})
-        replicas = policy.replicas(sync.at, reading, Fleet(replicas, members, pending=replicas - sync.ready))
+        courses = []
+        for ready in range(sync.ready[0], sync.ready[1] + 1):
+            course = deepcopy(policy)
+            members = tuple(Member(f"u{n}", sync.at - 1, sync.at - 1, sync.at - 1) for n in range(ready))
+            fleet = Fleet(replicas, members, pending=max(0, replicas - ready))
+            courses.append((course.replicas(sync.at, reading, fleet), course))
+        replicas, policy = next((course for course in courses if course[0] == after.replicas), courses[0])
         path.append(replicas)
     return path
 
