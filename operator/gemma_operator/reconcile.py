@@ -101,7 +101,8 @@ class Reconciler:
                 raise _Leftovers(steps.leftovers)
             if steps.scale:
                 await self._mark(serving.namespace, scaling)
-            await self._restart_hung(body)
+            if await self._restart_hung(body):
+                scaling = self._scaler.scaling((serving.namespace, serving.name))
             children = [*children, *await self._carry_out(serving, steps)]
             if await self._flip(body, scaling):
                 scaling = self._scaler.scaling((serving.namespace, serving.name))
@@ -215,16 +216,18 @@ class Reconciler:
         victims = [pod for known in scaling.values() for pod in known.victims]
         await asyncio.gather(*(self._cluster.go_first(namespace, pod, -int(time.time())) for pod in victims))
 
-    async def _restart_hung(self, body: Object) -> None:
-        """Evict the Pod of an engine that hangs, where the spec asks for it and it is its turn."""
+    async def _restart_hung(self, body: Object) -> bool:
+        """Evict the Pod of an engine that hangs, where the spec asks for it and it is its turn; True where that was done."""
         namespace, name = key = body["metadata"]["namespace"], body["metadata"]["name"]
-        if hung := self._scaler.to_restart(key):
-            if refusal := await self._cluster.evict(namespace, hung.pod, hung.uid):
-                log.warning("%s/%s: Pod %s hangs and can't be evicted: %s", namespace, name, hung.pod, refusal)
-                return
-            self._scaler.restarted(key)
-            said = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
-            await self._cluster.event(body, "Warning", "EngineRestarted", said, self._settings.pod_name)
+        if not (hung := self._scaler.to_restart(key)):
+            return False
+        if refusal := await self._cluster.evict(namespace, hung.pod, hung.uid):
+            log.warning("%s/%s: Pod %s hangs and can't be evicted: %s", namespace, name, hung.pod, refusal)
+            return False
+        self._scaler.restarted(key, hung)
+        said = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
+        await self._cluster.event(body, "Warning", "EngineRestarted", said, self._settings.pod_name)
+        return True
 
     async def _flip(self, body: Object, scaling: Scaling) -> bool:
         """Move engines between pools; True where that was refused, which concerns nothing else."""

@@ -15,6 +15,7 @@ from gemma_operator.figures import Figures
 from gemma_operator.metrics.queries import PoolQueries
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.observe import PoolState
+from gemma_operator.pods import epoch
 from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
 from gemma_operator.scaling.heartbeat import Beats, Hung, follow
@@ -69,8 +70,10 @@ class Scaler:
             spec = spec_of(serving, name, (profiles or {}).get(name), name in lenders)
             state = states.get(name, PoolState())
             if (pool := known.pools.get(name)) is None:
-                saved = shown.get(name, {}).get("memory", {})
+                before = shown.get(name, {})
+                saved = before.get("memory", {})
                 pool = Pool(spec, restore(saved), saved, self._clock())
+                pool.restarted_at = epoch(before.get("lastRestart"), 0.0)
             elif state.desired not in (pool.fleet.desired, pool.target, pool.asked):
                 pool.foreign = (*pool.foreign[-CONTESTED_TIMES:], self._clock())
             pool.spec = spec
@@ -105,6 +108,7 @@ class Scaler:
                 victims=pool.victims if pool.target is not None else (),
                 contested=self._is_contested(pool),
                 hung=pool.hung,
+                restarted_at=pool.restarted_at,
                 memory=pool.saved,
                 flips=pool.flips,
                 hindrance=serving.hindrance if pool.flips else "",
@@ -116,9 +120,11 @@ class Scaler:
         """The engine of a serving that hangs and is to be restarted now."""
         return self._servings.get(key, Serving()).to_restart(self._clock())
 
-    def restarted(self, key: Key) -> None:
-        """An engine of the serving was restarted because it hung."""
-        self._servings[key].restarted_at = self._clock()
+    def restarted(self, key: Key, engine: Hung) -> None:
+        """This engine of the serving was restarted because it hung."""
+        for pool in self._servings[key].pools.values():
+            if engine in pool.hung:
+                pool.restarted_at = self._clock()
 
     async def run(self, queue: WorkQueue) -> None:
         """Tick for ever. A tick that fails is logged and changes nothing."""

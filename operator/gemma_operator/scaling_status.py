@@ -48,6 +48,8 @@ class PoolScaling:
     """Somebody else goes on changing the size as well."""
     hung: tuple[Hung, ...] = ()
     """Engines that hold requests and don't get on."""
+    restarted_at: float = 0.0
+    """When one of them was last restarted for that, in epoch seconds; 0: never."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What survives a restart of the operator."""
     flips: tuple[Flip, ...] = ()
@@ -79,8 +81,13 @@ def unknown(reason: str, message: str) -> list[Condition]:
 
 def pool_status(known: PoolScaling | None) -> dict[str, Any]:
     """The part of `status.pools.<name>` that is the scaler's."""
-    if known is None or known.decision is None:
-        return {"memory": dict(known.memory)} if known and known.memory else {}
+    if known is None:
+        return {}
+    kept: dict[str, Any] = {"memory": dict(known.memory)} if known.memory else {}
+    if known.restarted_at:
+        kept["lastRestart"] = datetime.fromtimestamp(known.restarted_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if known.decision is None:
+        return kept
     decision = known.decision
     out: dict[str, Any] = {
         "lastDecision": {
@@ -96,7 +103,7 @@ def pool_status(known: PoolScaling | None) -> dict[str, Any]:
         out["attainment"] = _attainment(judgement)
         if decision.p95 is not None:
             out["p95Milliseconds"] = round(decision.p95 * 1000)
-    return out | ({"memory": dict(known.memory)} if known.memory else {})
+    return out | kept
 
 
 def _attainment(judgement: Judgement) -> str:

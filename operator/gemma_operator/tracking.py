@@ -71,6 +71,8 @@ class Pool:
     """When somebody else changed the size."""
     shown: Decision | None = None
     hung: tuple[Hung, ...] = ()
+    restarted_at: float = 0.0
+    """When one of its engines was last restarted because it hung."""
     flips: tuple[Flip, ...] = ()
     """Engines of it that are to move to another pool or back, and have not."""
 
@@ -119,15 +121,14 @@ class Serving:
     hindrance: str = ""
     """Why the last flip was refused."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    restarted_at: float = 0.0
-    """When one of its engines was last restarted because it hung."""
     shown_at: float = 0.0
 
     def to_restart(self, now: float) -> Hung | None:
         """The engine to restart now."""
         hung = [one for pool in self.pools.values() for one in pool.hung]
         fleets = [pool.fleet for pool in self.pools.values()]
-        return may_restart(hung, fleets, self.restarted_at, now) if self.heartbeat.restart else None
+        last = max((pool.restarted_at for pool in self.pools.values()), default=0.0)
+        return may_restart(hung, fleets, last, now) if self.heartbeat.restart else None
 
 
 def spec_of(serving: GemmaServing, name: str, profile: Profile | None, lends: bool) -> Spec:

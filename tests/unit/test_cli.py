@@ -89,9 +89,12 @@ def test_a_wrong_file_is_told_in_one_line(render: Any, content: str | bytes, sai
     assert err.count("\n") == 1
 
 
-def test_a_missing_file_is_told_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml" in capsys.readouterr().err
+@pytest.mark.parametrize(("name", "why"), [("none.yaml", "No such file or directory"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_told_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, why: str
+) -> None:
+    assert main(["render", str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err == f"gemma-operator: {tmp_path / name}: can't be read: {why}\n"
 
 
 def test_a_wrong_setting_is_told_before_anything_starts(

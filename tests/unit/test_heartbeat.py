@@ -167,6 +167,25 @@ async def test_all_hang_and_are_restarted_one_after_the_other(prometheus: Script
     assert [reason for _, reason, _ in world.cluster.events].count("EngineRestarted") == 3
 
 
+async def test_the_wait_between_restarts_outlives_the_operator(prometheus: ScriptedPrometheus) -> None:
+    world = await started(prometheus, afterSeconds=60, restart=True)
+    world.still = {f"{NAME}-{n}" for n in range(2)}
+    turns: list[float] = []
+    follow_engines = world.follow
+
+    def follow() -> None:
+        """The operator goes right after the reconcile that evicted."""
+        follow_engines()
+        if len(world.replace_evicted()) > len(turns):
+            turns.append(world.now)
+            world.restart()
+
+    world.follow = follow  # type: ignore[method-assign]
+    await world.tick(int(2 * COOL_SECONDS / STEP))
+    first, second = turns
+    assert second - first >= COOL_SECONDS
+
+
 async def test_a_disruption_budget_that_says_no_is_asked_again(prometheus: ScriptedPrometheus) -> None:
     world = await started(prometheus, afterSeconds=60, restart=True)
     world.still = {f"{NAME}-2"}

@@ -66,7 +66,8 @@ def test_several_api_servers_keep_their_engine_counting() -> None:
 
 def test_an_engine_is_ready_by_the_plugins_word_and_lives_by_vllms() -> None:
     found = container(model={"id": "google/gemma-4-E4B-it", "servedName": "$(odd) name"}, engine=OURS)
-    command = ["python3", "-m", "gemma_engine.probe", "ready", "--model=$(odd) name"]
+    # The kubelet expands variables in a probe's command too.
+    command = ["python3", "-m", "gemma_engine.probe", "ready", "--model=$$(odd) name"]
     assert found["startupProbe"]["exec"]["command"] == found["readinessProbe"]["exec"]["command"] == command
     assert found["livenessProbe"]["httpGet"]["path"] == "/health"
     assert found["startupProbe"]["timeoutSeconds"] >= 100, "golden requests may have to compile"

@@ -18,6 +18,12 @@ from tests.unit.builders import serving
 
 CHART = Path(__file__).parents[2] / "charts/gemma-operator"
 TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
+CERTIFICATE = {
+    "name": "c",
+    "projected": {
+        "sources": [{"podCertificate": {"signerName": "a/b", "keyType": "ED25519", "credentialBundlePath": "c"}}]
+    },
+}
 TRICKS: dict[str, tuple[Grant, dict[str, Any]]] = {
     **{name: ("Privileged", pool) for name, pool in BEYOND_BASELINE.items()},
     "all of /proc": ("Privileged", {"securityContext": {"procMount": "Unmasked"}}),
@@ -44,6 +50,8 @@ TRICKS: dict[str, tuple[Grant, dict[str, Any]]] = {
     "a command by a probe": ("Code", {"livenessProbe": {"exec": {"command": ["sh"]}}}),
     "any template": ("Code", {"podTemplate": {"metadata": {"labels": {"a": "b"}}}}),
     "a Secret as a volume": ("Code", {"volumes": [{"name": "s", "secret": {"secretName": "other"}}]}),
+    "a certificate by a volume": ("ServiceAccountToken", {"volumes": [CERTIFICATE]}),
+    "an injector's image": ("Code", {"podAnnotations": {"sidecar.istio.io/proxyImage": "evil:1"}}),
     "a Secret as variables": ("Code", {"envFrom": [{"secretRef": {"name": "other"}}]}),
 }  # fmt: skip
 
@@ -87,6 +95,30 @@ def test_without_any_grant_a_plain_serving_serves() -> None:
 def test_an_engine_of_ones_own_is_code(engine: dict[str, Any]) -> None:
     assert "has not granted Code" in refusal({}, (), engine=engine)
     assert refusal({}, ("Code",), engine=engine) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "field"),
+    [
+        # Any Secret's keys would be variables of the engine: LD_PRELOAD, PYTHONPATH.
+        ({"source": {"objectStore": {"uri": "s3://a/b", "secretName": "any"}}}, "objectStore.secretName"),
+        # Any Secret's value would be sent to an address of the tenant's.
+        (
+            {"tokenSecretRef": {"name": "any"}, "source": {"hub": {"endpoint": "https://evil.example"}}},
+            "tokenSecretRef",
+        ),
+    ],
+)
+def test_a_secret_reaches_no_variable_and_no_stranger_without_code(source: dict[str, Any], field: str) -> None:
+    said = refusal({}, (), model={"id": "m", **source})
+    assert field in said
+    assert "has not granted Code" in said
+    assert refusal({}, ("Code",), model={"id": "m", **source}) == ""
+
+
+@pytest.mark.parametrize("source", [{"hub": {"endpoint": "https://a.example"}}, {"objectStore": {"uri": "s3://a/b"}}])
+def test_a_source_without_a_secret_needs_no_grant(source: dict[str, Any]) -> None:
+    assert refusal({}, (), model={"id": "m", "source": source}) == ""
 
 
 def test_the_installations_own_priority_is_no_ones_grant() -> None:

@@ -50,6 +50,11 @@ _POOL_STATUS: dict[str, Any] = {
         "revision": {**_INT, "description": "Revision of its Deployment."},
         "revisionSince": {"type": "string", "format": "date-time", "description": "When that revision was first seen."},
         "lastGoodRevision": {**_INT, "description": "The last revision that all engines ran and were Ready on."},
+        "lastRestart": {
+            "type": "string",
+            "format": "date-time",
+            "description": "When one of its engines was last evicted because it hung.",
+        },
         "startup": {
             "type": "object",
             "description": "How far the newest engine is in its start.",

@@ -15,8 +15,10 @@ def read_documents(file: Path, namespace: str) -> list[dict[str, Any]]:
     """The GemmaServings in a file; `namespace` is that of one which names none. Raises InvalidServing."""
     try:
         documents = [document for document in yaml.safe_load_all(file.read_text()) if document]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidServing(f"{file}: {error}") from error
+    except OSError as error:
+        raise InvalidServing(f"{file}: can't be read: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidServing(f"{file}: is no YAML: {error}") from error
     if not documents or any(not isinstance(d, dict) or d.get("kind") != KIND for d in documents):
         raise InvalidServing(f"{file}: must hold GemmaServings, and nothing else")
     for document in documents:

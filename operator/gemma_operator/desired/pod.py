@@ -223,7 +223,10 @@ def _container(engine: Engine) -> dict[str, Any]:
 
 def _fitness(view: PoolView) -> dict[str, Any]:
     """The plugin's probe: the model is served, awake, and its vision encoder has been checked."""
-    return {"exec": {"command": plugin.probe(served_name(view.spec))}, "timeoutSeconds": 20}
+    return {
+        "exec": {"command": [_literal(part) for part in plugin.probe(served_name(view.spec))]},
+        "timeoutSeconds": 20,
+    }
 
 
 def _probe(own: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -255,7 +258,7 @@ def _resources(engine: Engine) -> dict[str, Any]:
 
 
 def _literal(argument: str) -> str:
-    """Keep `$` as it is: Kubernetes expands `$(NAME)` and takes `$$` for `$` in command and args."""
+    """Keep `$` as it is: Kubernetes expands `$(NAME)` and takes `$$` for `$` in command and args, and in the commands of probes."""
     return argument.replace("$", "$$")
 
 

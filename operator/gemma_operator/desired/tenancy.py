@@ -17,7 +17,7 @@ USUAL: tuple[Grant, ...] = ("Code", "Placement", "Priority", "Queries")
 
 _CODE = (
     "extra_args", "env", "env_from", "volumes", "volume_mounts", "init_containers", "sidecars", "pod_template",
-    "startup_probe", "readiness_probe", "liveness_probe",
+    "startup_probe", "readiness_probe", "liveness_probe", "pod_annotations",
 )  # fmt: skip
 _PLACEMENT = ("nodeName", "nodeSelector", "tolerations", "affinity", "runtimeClassName", "schedulerName")
 # The profile `baseline` of Kubernetes' Pod Security Standards, 1.36.
@@ -100,9 +100,17 @@ def _context(context: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _code(view: PoolView) -> Iterator[str]:
-    """Ways to run something else than the installation's engine as the API's own fields start it."""
-    engine = view.spec.engine
+    """Ways to run something else than the installation's engine as the API's own fields start it, or to have it tell a Secret.
+
+    Annotations are among them, as injectors of sidecars take images and volumes from there; and a Secret as a whole, as its keys
+    may be any variables (LD_PRELOAD with a model's volume).
+    """
+    engine, source = view.spec.engine, view.spec.model.source
     yield from (f"spec.engine.{name}" for name in ("image", "command") if getattr(engine, name))
+    if source and source.object_store and source.object_store.secret_name:
+        yield "spec.model.source.objectStore.secretName"
+    if source and source.hub and view.spec.model.token_secret_ref:
+        yield "spec.model.tokenSecretRef, which source.hub.endpoint is told"
     aliases = {name: Pool.model_fields[name].alias or name for name in _CODE}
     yield from (aliases[name] for name in _CODE if getattr(view.pool, name))
 
@@ -126,5 +134,6 @@ def _tokens(pod: Mapping[str, Any]) -> Iterator[str]:
     if pod.get("automountServiceAccountToken", True):
         yield "automountServiceAccountToken"
     for volume in pod.get("volumes", ()):
-        if any("serviceAccountToken" in source for source in volume.get("projected", {}).get("sources", ())):
-            yield f"volume {volume['name']}: serviceAccountToken"
+        for way in ("serviceAccountToken", "podCertificate"):
+            if any(way in source for source in volume.get("projected", {}).get("sources", ())):
+                yield f"volume {volume['name']}: {way}"
