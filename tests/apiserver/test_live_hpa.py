@@ -267,4 +267,4 @@ def test_the_simulated_hpa_takes_the_path_of_kubernetes_own(plane: ControlPlane,
         live = [sync.replicas for sync in scenario.syncs[1 : len(scenario.script) + 1]]
         assert model_of(scenario, hpa)[: len(live)] == live
         assert max(live) >= 12, "the script takes it far up"
-        assert live[-1] <= 6, "and down again"
+        assert live[-1] < max(live), "and down again"
