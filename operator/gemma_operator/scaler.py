@@ -70,13 +70,13 @@ class Scaler:
             spec = spec_of(serving, name, (profiles or {}).get(name), name in lenders)
             state = states.get(name, PoolState())
             if (pool := known.pools.get(name)) is None:
-                before = shown.get(name, {})
-                saved = before.get("memory", {})
+                saved = shown.get(name, {}).get("memory", {})
                 pool = Pool(spec, restore(saved), saved, self._clock())
-                pool.restarted_at = epoch(before.get("lastRestart"), 0.0)
             elif state.desired not in (pool.fleet.desired, pool.target, pool.asked):
                 pool.foreign = (*pool.foreign[-CONTESTED_TIMES:], self._clock())
             pool.spec = spec
+            # Another operator may have restarted one while this one stood aside.
+            pool.restarted_at = max(pool.restarted_at, epoch(shown.get(name, {}).get("lastRestart"), 0.0))
             pool.follow(state)
             pools[name] = pool
         known.pools, known.gpu_budget, known.borrower = pools, serving.spec.gpu_budget, serving.spec.borrower

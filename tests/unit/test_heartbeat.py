@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -184,6 +185,17 @@ async def test_the_wait_between_restarts_outlives_the_operator(prometheus: Scrip
     await world.tick(int(2 * COOL_SECONDS / STEP))
     first, second = turns
     assert second - first >= COOL_SECONDS
+
+
+async def test_the_wait_is_kept_where_another_operator_restarted_one(prometheus: ScriptedPrometheus) -> None:
+    world = await started(prometheus, afterSeconds=60, restart=True)
+    world.pool["lastRestart"] = datetime.fromtimestamp(world.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.still = {f"{NAME}-0"}
+    await world.tick(int(COOL_SECONDS / STEP) - 1)
+    assert world.condition("EnginesProgressing") == "False EngineHung"
+    assert world.replace_evicted() == []
+    await world.tick(2)
+    assert world.replace_evicted() == [f"{NAME}-0"]
 
 
 async def test_a_disruption_budget_that_says_no_is_asked_again(prometheus: ScriptedPrometheus) -> None:
