@@ -21,15 +21,15 @@ def learnt(*values: float) -> headroom.Histogram:
 
 def test_hours_without_misses_leave_more_to_chance_up_to_a_bound():
     assert chance(0.01, 0.0, ALLOWED, 7200.0) == pytest.approx(0.01 * math.e)
-    assert chance(0.05, 0.0, ALLOWED, 7200.0) == MOST_CHANCE
+    assert chance(0.02, 0.0, ALLOWED, 7200.0) == MOST_CHANCE
 
 
 def test_the_misses_that_are_wanted_change_nothing():
-    assert chance(0.03, WANTED * ALLOWED, ALLOWED, 7200.0) == pytest.approx(0.03)
+    assert chance(0.02, WANTED * ALLOWED, ALLOWED, 7200.0) == pytest.approx(0.02)
 
 
 def test_one_minute_of_collapse_takes_back_what_two_hours_have_put_by():
-    assert chance(0.027, 1.0, ALLOWED, 60.0) < 0.01 * math.e / 3 + 0.002
+    assert chance(0.027, 1.0, ALLOWED, 60.0) == LEAST_CHANCE
 
 
 @given(
@@ -45,7 +45,7 @@ def test_the_share_stays_within_its_bounds_and_misses_never_raise_it(share, miss
 
 
 def test_what_is_left_to_chance_needs_no_headroom():
-    rises = learnt(*[0.1] * 96, *[2.0] * 4)
-    heights = learnt(*[1.0] * 96, *[3.0] * 4)
+    rises = learnt(*[0.1] * 98, *[2.0] * 2)
+    heights = learnt(*[1.0] * 98, *[3.0] * 2)
     assert headroom.headroom(rises, heights, 1.0, 0.01) == pytest.approx(2.0, rel=0.06)
-    assert headroom.headroom(rises, heights, 1.0, 0.05) == pytest.approx(0.1, rel=0.06)
+    assert headroom.headroom(rises, heights, 1.0, 0.03) == pytest.approx(0.1, rel=0.06)

@@ -19,10 +19,10 @@ LEAST = 1e-3
 """Engine-seconds per second: less than that is nothing."""
 NONE = -1000
 """The bin of nothing, and of a demand that did not rise."""
-LEAST_CHANCE, MOST_CHANCE = 0.01, 0.05
+LEAST_CHANCE, MOST_CHANCE = 0.01, 0.03
 """Bounds for the share of the demand that is left to chance."""
-WANTED = 1 / 8
-"""Of the misses that the SLO allows, the share that is wanted in the long run: at p95, 0.6 % of the requests."""
+WANTED = 1 / 10
+"""Of the misses that the SLO allows, the share that is wanted in the long run: at p95, 0.5 % of the requests."""
 EARN_SECONDS = 7200.0
 """Without any miss the share grows e-fold in this time."""
 HALF_LIFE_SECONDS = 86_400.0
