@@ -89,12 +89,14 @@ def learn(
 
 
 def _proven(learned: Learned, settled: tuple[Moment, ...], slo: Slo, planned: float, now: float) -> Learned:
-    """Hardly any misses at the peaks of the load, of which one lasts: a little more of it.
+    """Hardly any misses at the peaks of the load, of which one is just now: a little more of it.
 
-    What a restless load's peaks are carried with proves nothing for a longer one.
+    More than the profile says takes a load that lasts: what single peaks are carried with proves nothing for longer ones.
     """
-    lasting = _mean_load(within(settled, now - LONG_SECONDS))
-    if min(lasting, settled[-1].load) < BUSY * planned or now - learned.cut_at < RAISE_AFTER_SECONDS:
+    load = settled[-1].load
+    if learned.correction >= 1:
+        load = min(load, _mean_load(within(settled, now - LONG_SECONDS)))
+    if load < BUSY * planned or now - learned.cut_at < RAISE_AFTER_SECONDS:
         return learned
     peaks = gathered(tuple(moment for moment in settled if moment.load >= BUSY * planned))
     if peaks.samples < ENOUGH or judge(peaks, slo, LONGEST_SECONDS).high > RAISE_BELOW * slo.allowed:
