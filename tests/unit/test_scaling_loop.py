@@ -25,7 +25,7 @@ def test_half_a_day_of_slow_swing_is_followed_at_few_gpu_hours():
     rates = [60 + 50 * math.sin(second / 43_200 * 2 * math.pi) for second in range(43_200)]
     result = Loop(POLICY, replicas=3).run(shaped([60] * WARM + rates), preroll=WARM)
     assert result.attainment >= 0.99
-    assert result.gpu_hours < 0.85 * 12 * max(result.replicas), "clearly less than the peak all day"
+    assert result.gpu_hours < 0.7 * 12 * max(result.replicas), "clearly less than the peak all day"
     assert result.reversals <= 2
 
 
@@ -36,12 +36,12 @@ def test_constant_load_is_left_alone():
     assert len(set(result.replicas[240:])) == 1
 
 
-@pytest.mark.parametrize(("cold_start", "most_lost"), [((60.0, 60.0), 145), ((226.0, 428.0), 600)])
+@pytest.mark.parametrize(("cold_start", "most_lost"), [((60.0, 60.0), 140), ((226.0, 428.0), 590)])
 def test_a_step_costs_one_cold_start_and_no_overshoot(cold_start, most_lost):
     loop = Loop(POLICY, replicas=1, cold_start=cold_start)
     result = loop.run(shaped([20] * 3600 + [60] * 3600), preroll=3600)
     assert result.attainment >= 1 - most_lost / 3600
-    assert max(result.replicas) <= 4
+    assert max(result.replicas) == 3
     # Once the rise is in the headroom's history, a second step is met.
     assert result.replicas[-1] >= 3
 
@@ -126,7 +126,7 @@ def test_refused_requests_are_demand_and_misses():
 def test_no_gpu_for_an_hour_asks_for_no_more_and_may_shrink():
     loop = Loop(POLICY, replicas=2, room=3)
     result = loop.run(shaped([60] * 600 + [150] * 3600 + [20] * 3600))
-    assert max(result.replicas) <= 6
+    assert max(result.replicas) <= 4
     during = [decision for decision in result.decisions if 1500 <= decision.at - START <= 4000]
     assert {decision.reason for decision in during} <= {Reason.NO_CAPACITY, Reason.STEADY, Reason.COOLING_DOWN}
     assert len({decision.replicas for decision in during}) == 1
@@ -135,11 +135,11 @@ def test_no_gpu_for_an_hour_asks_for_no_more_and_may_shrink():
 
 def test_a_restart_in_the_middle_moves_nothing_by_itself():
     whole = Loop(POLICY, replicas=3)
-    expected = whole.run(shaped([60] * 5400))
+    expected = whole.run(shaped([70] * 5400))
     loop = Loop(POLICY, replicas=3)
-    loop.run(shaped([60] * 2700))
+    loop.run(shaped([70] * 2700))
     loop.memory, loop.watch = restore(loop.memory.save()), type(loop.watch)()
-    after = loop.run(shaped([60] * 2700))
+    after = loop.run(shaped([70] * 2700))
     assert set(after.replicas) == {loop.fleet().desired} == {expected.replicas[-1]}
 
 

@@ -9,6 +9,7 @@ from gemma_operator.scaling import codec, record
 from gemma_operator.scaling.counters import Missing, MissingReason
 from gemma_operator.scaling.decision import Decision
 from gemma_operator.scaling.explain import explain
+from gemma_operator.scaling.headroom import LEAST_CHANCE
 from gemma_operator.scaling.memory import VERSION, Learned, Memory, Trial, restore
 from gemma_operator.scaling.pool import Policy, Slo
 from gemma_operator.scaling.record import Record
@@ -21,6 +22,7 @@ LEARNED = Learned(
     cut_at=1_700_000_000.5,
     trial=Trial(1.0, 0.8, 0.07),
     rises=((-1000, 12.5), (40, 3.25)),
+    chance=0.025,
     hours=(0.5, *[0.0] * 23),
     lots=((1_700_003_600.0, 12.25),),
 )
@@ -28,6 +30,13 @@ LEARNED = Learned(
 
 def test_what_was_learnt_survives():
     assert restore(json.loads(json.dumps(Memory(LEARNED).save()))).learned == LEARNED
+
+
+def test_what_version_2_wrote_is_kept():
+    """It knew nothing of what is left to chance, so that begins anew."""
+    saved = {**Memory(replace(LEARNED, chance=LEAST_CHANCE)).save(), "version": 2}
+    assert "chance" not in saved
+    assert restore(saved).learned == replace(LEARNED, chance=LEAST_CHANCE)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ class Terms:
     """Mean load over the last five minutes."""
     headroom: float = 0.0
     """Load that may come on top while an engine starts."""
+    chance: float = 0.0
+    """Share of the demand for which even that isn't enough."""
     operating_point: float = 0.0
     """Load per engine at which the SLO still holds, by the profile."""
     correction: float = 1.0

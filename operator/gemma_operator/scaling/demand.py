@@ -122,7 +122,8 @@ def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: flo
     extra = max(0.0, work / max(DRAIN_SECONDS, cold_start) - spare)
     return replace(
         found,
-        headroom=headroom.headroom(memory.learned.rises, memory.learned.heights, found.level),
+        headroom=_headroom(memory.learned, found.level),
+        chance=memory.learned.chance,
         for_demand=needed,
         for_backlog=math.ceil(extra / found.capacity),
         critical=_ceil(engines_for(policy, max(found.fast, found.level), share, memory.learned)),
@@ -157,8 +158,12 @@ def usual_need(policy: Policy, memory: Memory, now: float) -> int:
 def _engines_for(policy: Policy, moments: tuple[Moment, ...], learned: Learned, now: float) -> float:
     newest = moments[-1]
     fast = _mean(within(moments, now - FAST_SECONDS))
-    planned = max(fast, newest.level + headroom.headroom(learned.rises, learned.heights, newest.level))
+    planned = max(fast, newest.level + _headroom(learned, newest.level))
     return engines_for(policy, planned, _media_share(within(moments, now - LEVEL_SECONDS)), learned)
+
+
+def _headroom(learned: Learned, level: float) -> float:
+    return headroom.headroom(learned.rises, learned.heights, level, learned.chance)
 
 
 def _mean(moments: Iterable[Moment]) -> float:

@@ -41,7 +41,8 @@ def _sum(decision: Decision, terms: Terms) -> Iterator[tuple[str, str]]:
         return
     yield "traffic", f"{terms.requests:.1f} requests/s, {terms.media_share:.2f} images or videos in each"
     yield "load", f"{terms.fast:.2f} in the last minute, {terms.level:.2f} in five minutes"
-    yield "headroom", f"{terms.headroom:.2f}, what may come on top while an engine starts ({terms.cold_start:.0f} s)"
+    ahead = f"while an engine starts ({terms.cold_start:.0f} s)"
+    yield "headroom", f"{terms.headroom:.2f}, what may come on top {ahead}, but for {terms.chance:.1%} of the demand"
     yield "capacity", f"{each} x {rest:.2f} for sharing" + (", profile stale" if rest < 1 else "")
     planned = max(terms.fast, terms.level + terms.headroom)
     larger = f"max({terms.fast:.2f}, {terms.level:.2f} + {terms.headroom:.2f})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemma_operator.scaling import headroom
 from gemma_operator.scaling.memory import Learned, Memory, Moment, Trial, gathered, within
 from gemma_operator.scaling.pool import Slo
 from gemma_operator.scaling.profile import SATURATED_SHARE
@@ -29,6 +30,8 @@ BUSY = 0.9
 """Only engines that carry this share of their planned load show that they could carry more."""
 SUSTAINED_SECONDS = 120.0
 """Misses of a burst are no proof against the profile; those of so long a time are."""
+BURST_TICKS = 2
+"""A burst is told in so many ticks, whichever way they cut it."""
 FAR_BELOW = 0.25
 """Misses at less than this share of the operating point don't come from load."""
 MOST_MISS = 0.5
@@ -86,8 +89,14 @@ def learn(
 
 
 def _proven(learned: Learned, settled: tuple[Moment, ...], slo: Slo, planned: float, now: float) -> Learned:
-    """Hardly any misses at the peaks of the load, of which one is just now: a little more of it."""
-    if settled[-1].load < BUSY * planned or now - learned.cut_at < RAISE_AFTER_SECONDS:
+    """Hardly any misses at the peaks of the load, of which one is just now: a little more of it.
+
+    More than the profile says takes a load that lasts: what single peaks are carried with proves nothing for longer ones.
+    """
+    load = settled[-1].load
+    if learned.correction >= 1:
+        load = min(load, _mean_load(within(settled, now - LONG_SECONDS)))
+    if load < BUSY * planned or now - learned.cut_at < RAISE_AFTER_SECONDS:
         return learned
     peaks = gathered(tuple(moment for moment in settled if moment.load >= BUSY * planned))
     if peaks.samples < ENOUGH or judge(peaks, slo, LONGEST_SECONDS).high > RAISE_BELOW * slo.allowed:
@@ -96,6 +105,14 @@ def _proven(learned: Learned, settled: tuple[Moment, ...], slo: Slo, planned: fl
     return replace(
         learned, correction=max(learned.correction, min(learned.correction * (1 + RAISE), bound)), trial=None
     )
+
+
+def learn_chance(learned: Learned, memory: Memory, slo: Slo, operating_point: float, now: float) -> Learned:
+    """More of the demand may be left to chance after a tick with few misses; those that engines can't help don't count."""
+    newest = memory.moments[-1]
+    missed = 0.0 if infeasible(memory, slo, operating_point, now) else newest.ttft.misses_low
+    share = missed / newest.ttft.samples if missed else 0.0
+    return replace(learned, chance=headroom.chance(learned.chance, share, slo.allowed, newest.seconds))
 
 
 def infeasible(memory: Memory, slo: Slo, operating_point: float, now: float) -> bool:
@@ -137,14 +154,17 @@ def _saturated(
 def _fair(moments: tuple[Moment, ...], planned: float) -> tuple[Moment, ...]:
     """Those whose misses are the profile's: under more load than is planned for they are the demand's.
 
-    So they are in the tick after it, in which the last of those requests are answered.
+    So they are in the tick after it, in which the last of those requests are answered. And the worst ones are left out,
+    as bursts within a tick don't show in its load.
     """
     before = (None, *moments)
-    return tuple(
+    calm = [
         moment
         for moment, last in zip(moments, before, strict=False)
         if moment.load <= planned and (last is None or last.load <= planned)
-    )
+    ]
+    worst = sorted(calm, key=lambda moment: moment.ttft.misses_low)[-BURST_TICKS:]
+    return tuple(moment for moment in calm if moment not in worst)
 
 
 def _missed(

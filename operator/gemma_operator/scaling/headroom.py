@@ -2,7 +2,8 @@
 
 Two histograms of recent days, of the demand in each tick, weighted by that demand, so that a share of one is a share of
 the requests: how far it was above the level of one cold start earlier, and how high it was. An engine that would start
-too late for it must be there beforehand.
+too late for it must be there beforehand, but for a share that is left to chance. How large that may be is learnt as
+well: fleets are whole engines and a full one misses little at first, so most of it is carried all the same.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ LEAST = 1e-3
 """Engine-seconds per second: less than that is nothing."""
 NONE = -1000
 """The bin of nothing, and of a demand that did not rise."""
-QUANTILE = 0.99
-"""So much of the demand is planned for: at p95, a fifth of the misses that the SLO allows."""
+LEAST_CHANCE, MOST_CHANCE = 0.01, 0.03
+"""Bounds for the share of the demand that is left to chance."""
+WANTED = 1 / 10
+"""Of the misses that the SLO allows, the share that is wanted in the long run: at p95, 0.5 % of the requests."""
+EARN_SECONDS = 7200.0
+"""Without any miss the share grows e-fold in this time."""
 HALF_LIFE_SECONDS = 86_400.0
 LEAST_TICKS = 40.0
 """Ticks after which a histogram is believed (10 minutes)."""
@@ -38,23 +43,32 @@ def learn(histogram: Histogram, value: float, weight: float, seconds: float) -> 
     return tuple(sorted(weights.items()))
 
 
-def headroom(rises: Histogram, heights: Histogram, level: float) -> float:
-    """Engine-seconds per second to keep free beside `level`.
+def chance(share: float, missed: float, allowed: float, seconds: float) -> float:
+    """The share that is left to chance, after `seconds` in which `missed` of the requests missed an SLO that allows `allowed`.
+
+    An integral controller: what is missed less than wanted is put by, and what is missed more is paid back.
+    """
+    grown = share * math.exp((1 - missed / (WANTED * allowed)) * seconds / EARN_SECONDS)
+    return min(max(grown, LEAST_CHANCE), MOST_CHANCE)
+
+
+def headroom(rises: Histogram, heights: Histogram, level: float, share: float) -> float:
+    """Engine-seconds per second to keep free beside `level`, where `share` of the demand is left to chance.
 
     What rises on top of the level, but no more than up to what nearly all demand has stayed under: bursts on a quiet
     load are as high from a busy minute as from a calm one.
     """
     if sum(weight for _, weight in rises) < LEAST_TICKS * level:
         return level * UNKNOWN_SHARE
-    usual = max(quantile(heights) - level, NEW_HEIGHT * level)
-    return min(quantile(rises), usual)
+    usual = max(quantile(heights, LEAST_CHANCE) - level, NEW_HEIGHT * level)
+    return min(quantile(rises, share), usual)
 
 
-def quantile(histogram: Histogram) -> float:
-    """The value that `QUANTILE` of the weight is at or under."""
+def quantile(histogram: Histogram, share: float) -> float:
+    """The value that all but `share` of the weight is at or under."""
     total, reached = sum(weight for _, weight in histogram), 0.0
     for index, weight in histogram:
         reached += weight
-        if reached >= QUANTILE * total:
+        if reached >= (1 - share) * total:
             return 0.0 if index == NONE else LEAST * math.exp(index * GROWTH)
     return 0.0

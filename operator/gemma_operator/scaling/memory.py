@@ -11,10 +11,12 @@ from typing import Any
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.backlog import Lots
 from gemma_operator.scaling.counters import Buckets
-from gemma_operator.scaling.headroom import Histogram
+from gemma_operator.scaling.headroom import LEAST_CHANCE, Histogram
 from gemma_operator.scaling.verdict import Evidence
 
-VERSION = 2
+VERSION = 3
+READABLE = (2, 3)
+"""Version 2 had no `chance`."""
 KEEP_SECONDS = 1200.0
 MOST_GAP_SECONDS = 120.0
 """After a longer pause between two ticks the history is broken."""
@@ -93,6 +95,8 @@ class Learned:
     """How far demand was above the level of one cold start earlier."""
     heights: Histogram = ()
     """How high demand was."""
+    chance: float = LEAST_CHANCE
+    """Share of the demand that headroom leaves to chance."""
     hours: tuple[float, ...] = (0.0,) * 24
     """Peak of the demand in each hour of the day (UTC), of today or a share of an earlier day's."""
     lots: Lots = ()
@@ -123,8 +127,8 @@ _at = attrgetter("at")
 
 
 def restore(saved: Mapping[str, Any] | None) -> Memory:
-    """Memory after a restart. What another version wrote, or can't be read, is forgotten."""
-    if not saved or saved.get("version") != VERSION:
+    """Memory after a restart. What a version that isn't known wrote, or can't be read, is forgotten."""
+    if not saved or saved.get("version") not in READABLE:
         return Memory()
     try:
         return Memory(codec.decode(Learned, {key: value for key, value in saved.items() if key != "version"}))
@@ -160,6 +164,7 @@ def _rounded(learned: Learned) -> Learned:
     return replace(
         learned,
         correction=round(learned.correction, 4),
+        chance=round(learned.chance, 4),
         rises=_shortened(learned.rises),
         heights=_shortened(learned.heights),
         hours=tuple(round(peak, 3) for peak in learned.hours),
