@@ -246,7 +246,6 @@ def test_the_crd_is_removed_and_comes_back(admin: Kube, kube: Kube, operator_kub
 
         eventually("it has its children", served, COLLECTION_SECONDS)
         print(f"\nwithout its CRD, and with it again: {operator.starts} starts")
-    assert "gemmaservings.gemmaserving.dev is there: starting anew" in (tmp_path / "log").read_text()
 
 
 def apply_if_known(kube: Kube) -> bool:
