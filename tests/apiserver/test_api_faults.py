@@ -234,8 +234,10 @@ def test_the_crd_is_removed_and_comes_back(admin: Kube, kube: Kube, operator_kub
     with Operator(operator_kubeconfig, tmp_path / "log") as operator:
         kube.apply(serving())
         await_children(kube, "demo-interactive", "demo-batch")
-        admin.run("delete", "crd", CRD_NAME, "--timeout=60s")
+        # First: the garbage collector may not know a kind that is gone, and would leave its children for ever.
+        kube.run("delete", "gsv", "demo", "--timeout=20s")
         eventually("the children are collected", lambda: children(kube) == [], COLLECTION_SECONDS)
+        admin.run("delete", "crd", CRD_NAME, "--timeout=60s")
         install(admin, "gemma-operator")
         eventually("it is served", lambda: condition(admin.get("crd", CRD_NAME), "Established").get("status") == "True")
         eventually("a serving is accepted", lambda: apply_if_known(kube))
