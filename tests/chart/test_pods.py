@@ -125,6 +125,7 @@ def test_default_environment(helm: Any) -> None:
         "GEMMA_ENGINE_VERSION": "",
         "GEMMA_ENGINE_COMMAND": "",
         "GEMMA_ENGINE_PLUGIN": "false",
+        "GEMMA_TENANTS_MAY": "Code,Placement,Priority,Queries",
         "GEMMA_PRIORITY_CLASS_INTERACTIVE": "r-gemma-operator-interactive",
         "GEMMA_PRIORITY_CLASS_BATCH": "r-gemma-operator-batch",
         "GEMMA_ROUTING": "false",

@@ -10,6 +10,7 @@ import pytest
 
 from gemma_operator.api.parse import parse
 from gemma_operator.desired import desired
+from gemma_operator.desired.tenancy import GRANTS
 from gemma_operator.rollout import settle
 from gemma_operator.settings import read_settings
 from tests.chart.conftest import CHART, CRD, RELEASES, SYSTEM, Helm, await_crd
@@ -110,9 +111,13 @@ def test_an_upgrade_keeps_objects_and_what_is_stored(
 @pytest.mark.gitops("C1")
 @pytest.mark.parametrize("row", STORED, ids=lambda row: row["name"])
 def test_no_stored_serving_gets_another_engine_by_an_upgrade(row: dict[str, Any]) -> None:
-    """The hash of what was asked for is the last release's, so its recorded Pod template stays; selectors can't change."""
+    """The hash of what was asked for is the last release's, so its recorded Pod template stays; selectors can't change.
+
+    What an administrator must grant since then is granted here; docs/upgrade.md tells of it.
+    """
     serving = parse({"metadata": {"name": row["name"], "namespace": "default", "uid": "u"}, "spec": row["spec"]})
-    pools = [o for o in desired(serving, read_settings({}).defaults).children if o["kind"] == "Deployment"]
+    defaults = read_settings({"GEMMA_TENANTS_MAY": ",".join(GRANTS)}).defaults
+    pools = [o for o in desired(serving, defaults).children if o["kind"] == "Deployment"]
     marked = [settle(serving, child, None)[0]["metadata"] for child in pools]
     asked = {
         m["labels"]["gemmaserving.dev/pool"]: m["annotations"]["gemmaserving.dev/asked"].split(".")[0] for m in marked
