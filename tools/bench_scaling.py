@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gemma_operator.app import COLLECT_AFTER
 from gemma_operator.metrics.client import Access, PrometheusClient
 from gemma_operator.metrics.prometheus import PrometheusSource
 from gemma_operator.observe import PoolState
@@ -36,8 +38,13 @@ SINGLE = (
 
 
 def tick_figures(pools: int = POOLS) -> dict[str, float]:
-    """Measure some ticks and give the middle one: CPU seconds, seconds, queries, series."""
-    return asyncio.run(_tick_figures(pools))
+    """Measure some ticks, collecting garbage as the operator does, and give the middle one: CPU seconds, seconds, queries, series."""
+    usual = gc.get_threshold()
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        return asyncio.run(_tick_figures(pools))
+    finally:
+        gc.set_threshold(*usual)
 
 
 def decide_milliseconds() -> float:
