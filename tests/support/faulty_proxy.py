@@ -148,7 +148,7 @@ class FaultyProxy:
             return await self._pass_on(incoming, answer)
 
     def _take_repeats(self, chunk: bytes) -> int:
-        is_one_event = chunk.startswith(b'{"type":"MODIFIED"') and chunk.index(b"\n") == len(chunk) - 1
+        is_one_event = chunk.startswith(b'{"type":"MODIFIED"') and chunk.find(b"\n") == len(chunk) - 1
         taken, self.repeats = (self.repeats, 0) if is_one_event else (0, self.repeats)
         return taken
 

@@ -55,7 +55,7 @@ def is_alive(pid: int) -> bool:
     """Whether there is such a process, and it is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second: it ended while it was read
         return False
 
 
