@@ -80,11 +80,12 @@ def died_untold(pod: Object) -> bool:
     """True where its engine died and what the kubelet keeps doesn't say why.
 
     That is the last 2 KiB of the log (FallbackToLogsOnError). Where vLLM's core dies, the traceback of its API server alone is
-    longer (seen with 0.32), and the cause stands above.
+    longer (seen with 0.32), and the cause stands above. Where it dies after the start, its API server ends with code 0 (0.32),
+    for which the kubelet keeps nothing.
     """
     for container in pod.get("status", {}).get("containerStatuses", []):
         ended = _ended(container)
-        if container.get("name") == "engine" and ended.get("exitCode") and ended.get("reason") != "OOMKilled":
+        if container.get("name") == "engine" and _died(container) and ended.get("reason") != "OOMKilled":
             return diagnose(ended.get("message", "")) is None
     return False
 
@@ -170,6 +171,14 @@ def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return state.get("terminated") or last.get("terminated") or {}
 
 
+def _died(container: Mapping[str, Any]) -> bool:
+    """True where a container ended that should not have; an engine that did so twice, with whatever code."""
+    ended = _ended(container)
+    loops = container.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    twice = container.get("name") == "engine" and container.get("restartCount", 0) > 1
+    return bool(ended) and (ended.get("exitCode") != 0 or loops or twice)
+
+
 def _container_problem(pod: str, container: Mapping[str, Any], last_words: str) -> Problem | None:
     waiting = container.get("state", {}).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
@@ -192,7 +201,7 @@ def _container_problem(pod: str, container: Mapping[str, Any], last_words: str) 
     again = reason == "CrashLoopBackOff" or container.get("restartCount", 0) > 1
     if (why := unfit(words)) and not (ended and diagnose(words)):
         return Problem("EngineUnfit", _short(f"Pod {pod} gets no requests: {why}"), terminal=again)
-    if not ended or (ended.get("exitCode") == 0 and reason != "CrashLoopBackOff"):
+    if not _died(container):
         return None
     if ended.get("reason") == "OOMKilled":
         said = (

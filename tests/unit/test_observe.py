@@ -119,6 +119,17 @@ def test_a_dead_core_is_diagnosed_from_the_log_where_the_termination_message_is_
     assert "less than requested memory for kv" in told.message
 
 
+def test_a_core_that_dies_after_the_start_is_told_though_its_server_ends_with_code_0() -> None:
+    """As vLLM 0.32 does; the kubelet keeps no words of such an end, and the log is read."""
+    dead = pod(container={"name": "engine", "restartCount": 3, "state": {"running": {}}, "lastState": ended(0)})
+    found = observe([deployment(readyReplicas=0)], [dead], last_words={"p1": CORE})["interactive"].problem
+    assert found
+    assert found.reason == "KvCacheTooSmall"
+    assert "exits with code 0" in found.message
+    init = pod(container={"name": "fetch", "restartCount": 3, "state": ended(0)})
+    assert observe([deployment(readyReplicas=0)], [init])["interactive"].problem is None
+
+
 @pytest.mark.parametrize(
     ("container", "untold"),
     [
@@ -128,11 +139,15 @@ def test_a_dead_core_is_diagnosed_from_the_log_where_the_termination_message_is_
         ({"name": "engine", "state": ended(1, GATED)}, False),
         ({"name": "engine", "state": ended(137, reason="OOMKilled")}, False),
         ({"name": "engine", "state": ended(0)}, False),
+        ({"name": "engine", "restartCount": 2, "state": {"running": {}}, "lastState": ended(0)}, True),
         ({"name": "engine", "state": {"running": {}}}, False),
         ({"name": "proxy", "state": ended(1, "no")}, False),
         (None, False),
     ],
-    ids=["unknown words", "no words", "before this start", "known words", "killed", "ended well", "runs", "a sidecar", "no container"],
+    ids=[
+        "unknown words", "no words", "before this start", "known words", "killed", "ended well", "ended well, again", "runs",
+        "a sidecar", "no container",
+    ],
 )  # fmt: skip
 def test_a_log_is_read_only_where_it_may_say_more(container: dict[str, Any] | None, untold: bool) -> None:
     assert died_untold(pod(container=container)) is untold
