@@ -197,7 +197,9 @@ def main() -> int:
         "--canary", action="store_true", help="send the golden requests even if they were answered before"
     )
     parser.add_argument("--after", type=float, default=120, help="seconds without a token (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, default=20, help="seconds for one golden answer (default: %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=20, help="seconds for one golden answer (default: %(default)s)"
+    )
     parser.add_argument("--marker", type=Path, default=Path(tempfile.gettempdir(), "gemma-engine-ready"))
     parser.add_argument("--log", type=Path, default=LOG, help="where it also says what is amiss (default: %(default)s)")
     arguments = parser.parse_args()
