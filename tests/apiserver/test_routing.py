@@ -240,7 +240,7 @@ def test_what_is_rendered_and_the_examples_are_taken_by_the_apis(
     admin: Kube, gateway_api: Callable[[], None], plane: ControlPlane
 ) -> None:
     gateway_api()
-    admin.run("create", "namespace", "gateways")
+    admin.run("create", "namespace", "gateways", check=False)  # the examples made it, where they ran before
     examples = sorted(Path("examples/gateway").glob("*.yaml"))
     rendered = [render(plane, file).stdout for file in examples if "GemmaServing" in file.read_text()]
     assert len(rendered) == 2
