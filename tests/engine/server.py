@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class Home:
     """The environment that `python3 -m tools.images venv engine-cpu` made."""
 
     folder: Path
-    bind: str = "nobind"
+    bind: str = field(default="nobind", kw_only=True)
     """Cores to compute on, as VLLM_CPU_OMP_THREADS_BIND takes them."""
 
     @property

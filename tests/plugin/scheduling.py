@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gemma_engine import plugin
 from vllm.engine.arg_utils import EngineArgs
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
@@ -32,6 +33,7 @@ class Step:
 
 def scheduler(model: str, token_budget: int, limit: dict[str, Any] | None) -> Scheduler:
     """vLLM's scheduler for a model, with --ec-manager-config `limit`."""
+    plugin.register()  # vLLM keeps the class that it finds first for a model
     more = {"ec_manager_config": limit} if limit else {}
     config = EngineArgs(
         model=model, dtype="bfloat16", enforce_eager=True, max_model_len=4096, enable_prefix_caching=False,
