@@ -198,7 +198,7 @@ async def test_a_restart_in_mid_cooldown_lowers_nothing_and_forgets_nothing(prom
     await world.start(4)
     await world.tick(45)
     learnt = world.pool["memory"]
-    assert learnt["version"] == 2
+    assert learnt["version"] == 3
     await world.cluster.scale("ns", NAME, 4)
     world.follow()
     world.restart()

@@ -161,7 +161,7 @@ def test_each_part_can_be_left_out() -> None:
         assert policy.look(seen) == seen
         kept = policy.memory.learned
         assert (kept.correction == 1.0) is (part is Part.CORRECTION)
-        assert (headroom(kept.rises, kept.heights, 1.0) == 0.0) is (part is Part.HEADROOM)
+        assert (headroom(kept.rises, kept.heights, 1.0, kept.chance) == 0.0) is (part is Part.HEADROOM)
 
 
 def test_without_headroom_less_is_kept() -> None:
