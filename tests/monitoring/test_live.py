@@ -106,8 +106,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     made = Table(PATIENCE)
     yield made
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print(f"\nstate -> alert fired after (durations 1/{CLOCK.scale:g}, at most {CLOCK.most:g} s)\n{made.text()}")
+    made.show(request.config, CLOCK)
 
 
 def test_each_state_fires_its_alert_and_a_healthy_pool_none(world: World, table: Table) -> None:

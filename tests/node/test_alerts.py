@@ -140,8 +140,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     """Printed at the end, and written to the file that GEMMA_ALERTS_TABLE names."""
     made = Table(PATIENCE)
     yield made
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print(f"\nstate -> alert fired after (durations 1/{CLOCK.scale:g}, at most {CLOCK.most:g} s)\n{made.text()}")
+    made.show(request.config, CLOCK)
     if path := os.environ.get("GEMMA_ALERTS_TABLE"):
         Path(path).write_text(
             "# Alerts on the node\nSeconds from the beginning of a state to its alert, with every duration of the rules "

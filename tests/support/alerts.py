@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from tests.support.kube import eventually
+from tools.monitoring.promql import Clock
 
 
 def firing(url: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -49,6 +52,12 @@ class Table:
             eventually("the alerts", fired, self.patience)
         except AssertionError as error:
             raise AssertionError(f"not fired within {self.patience:g} s: {left}") from error
+
+    def show(self, config: pytest.Config, clock: Clock) -> None:
+        """Print it past pytest's capture, with what the durations were cut to."""
+        with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            cut = f"durations 1/{clock.scale:g}, at most {clock.most:g} s"
+            print(f"\nstate -> alert fired after ({cut})\n{self.text()}")
 
     def text(self) -> str:
         """For a terminal."""
