@@ -24,6 +24,7 @@ th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align
 th { color: var(--soft); font-weight: 600; font-size: .87rem; }
 th:first-child, .words td, .words th { text-align: left; }
 td { white-space: nowrap; } .words td:last-child { white-space: normal; } img { width: 100%; height: auto; display: block; }
+@media (max-width: 30rem) { th, td { padding: .35rem .3rem; font-size: .84rem; } body { padding: 1rem .6rem; } }
 pre { background: var(--box); padding: .75rem; overflow-x: auto; font-size: .84rem; line-height: 1.45; }
 summary { cursor: pointer; }
 """
