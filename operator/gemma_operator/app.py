@@ -15,7 +15,7 @@ from urllib3.exceptions import HTTPError
 from gemma_operator import __version__, handlers, telemetry
 from gemma_operator.api.crd import CRD_NAME, missing_fields
 from gemma_operator.api.serving import KIND
-from gemma_operator.cluster import API_ERRORS, Cluster, connect
+from gemma_operator.cluster import API_ERRORS, Cluster, connect, said
 from gemma_operator.leader import Gate, Leader, Leases
 from gemma_operator.lease import Identity
 from gemma_operator.metrics.client import Access, PrometheusClient
@@ -38,6 +38,10 @@ COLLECT_AFTER = (100_000, 50, 100)
 LAST_KEYS_SECONDS = 10
 # A reading must be over well before the next tick.
 READ_SHARE = 0.6
+
+
+class WatchDied(Exception):
+    """kopf has given up, of what its message says."""
 
 
 async def run(settings: Settings) -> None:
@@ -63,7 +67,7 @@ async def run(settings: Settings) -> None:
     cluster = Cluster(api, leader.serves)
     reconciler = Reconciler(cluster, scaler, settings, leader.rival)
     gate = Gate(leader, reconciler.reconcile, scaler.forget)
-    queue = WorkQueue(gate.reconcile)
+    queue = WorkQueue(gate.reconcile, said)
     telemetry.queue_depth.set_function(lambda: queue.depth)
     registry = kopf.OperatorRegistry()
     handlers.register(registry, queue, settings, lambda: min(queue.stuck_seconds(), cluster.silent_seconds()))
@@ -90,7 +94,16 @@ async def run(settings: Settings) -> None:
     if not busy:  # else the Lease runs out by itself, after the last write
         await leader.release()
     with contextlib.suppress(asyncio.CancelledError):
+        await _ended(watch)
+
+
+async def _ended(watch: asyncio.Task[None]) -> None:
+    """Raise what kopf died of in our words: a list that the API server answers with 410 ends it, and it names its errors to nobody."""
+    try:
         await watch
+    except Exception as error:
+        why = error.args[0] if error.args else error
+        raise WatchDied(f"the watch of the API server ended: {why}; the operator has to start anew") from error
 
 
 async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:

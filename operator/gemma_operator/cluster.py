@@ -315,9 +315,9 @@ def _is_refusal(error: Any) -> bool:
     return error.status in (400, 403, 422) or "failed to create typed patch object" in said(error)
 
 
-def said(error: Any) -> str:
-    """The API server's own sentence."""
-    if isinstance(error, Refused):
+def said(error: Exception) -> str:
+    """The API server's own sentence; of an error that isn't its, the error's text."""
+    if not isinstance(error, (ApiException, DynamicApiError)):
         return str(error)
     try:
         return str(json.loads(error.body)["message"])

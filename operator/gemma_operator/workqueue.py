@@ -14,15 +14,20 @@ Key = tuple[str, str]
 
 
 class WorkQueue:
-    """`add(key)` asks for a run of `reconcile(key)`, which returns in how many seconds to run again, or None for never."""
+    """`add(key)` asks for a run of `reconcile(key)`, which returns in how many seconds to run again, or None for never.
+
+    `tell` gives the one line that the log has of what failed.
+    """
 
     def __init__(
         self,
         reconcile: Callable[[Key], Awaitable[float | None]],
+        tell: Callable[[Exception], str] = str,
         backoff_seconds: float = 1,
         backoff_cap_seconds: float = 300,
     ) -> None:
         self._reconcile = reconcile
+        self._tell = tell
         self._backoff = backoff_seconds
         self._cap = backoff_cap_seconds
         self._due: dict[Key, float] = {}
@@ -84,7 +89,7 @@ class WorkQueue:
         except Exception as error:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             delay = min(self._cap, self._backoff * 2.0 ** min(count - 1, 30)) * random.uniform(0.8, 1.2)
-            log.warning("reconcile of %s/%s failed (%d in a row), again in %.1f s: %s", *key, count, delay, error)
+            log.warning("reconcile of %s/%s failed (%d in a row), again in %.1f s: %s", *key, count, delay, self._tell(error))
             log.debug("traceback", exc_info=True)
             return delay
         self._failures.pop(key, None)

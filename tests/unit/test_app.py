@@ -45,3 +45,11 @@ async def test_a_crd_that_was_removed_and_is_back_ends_the_operator(monkeypatch:
     """kopf would not watch it again, and live on without doing anything."""
     monkeypatch.setattr(app, "LISTED_LOOK_SECONDS", 0)
     await asyncio.wait_for(app._until_listed(Listing(True, True, False, True), True), 5)  # type: ignore[arg-type]
+
+
+async def test_what_kopf_dies_of_is_one_line() -> None:
+    async def dies() -> None:
+        raise RuntimeError("expired", {"kind": "Status", "code": 410})
+
+    with pytest.raises(app.WatchDied, match="^the watch of the API server ended: expired; the operator has to"):
+        await app._ended(asyncio.create_task(dies()))

@@ -242,3 +242,17 @@ def test_a_long_queue_is_not_stuck() -> None:
                 assert queue.stuck_seconds() <= 10
 
     simulate(story)
+
+
+def test_what_failed_is_told_in_the_words_of_who_knows(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        queue = WorkQueue(Recorder(answers=iter([RuntimeError("two\nlines")])), lambda error: f"told: {str(error).split()}")
+        work = asyncio.create_task(queue.work())
+        await queue.add(A)
+        await asyncio.sleep(0.5)
+        work.cancel()
+
+    simulate(story)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "reconcile of ns/a failed (1 in a row), again in 1.0 s: told: ['two', 'lines']"
+    ]

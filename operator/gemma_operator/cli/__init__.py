@@ -49,13 +49,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(_: argparse.Namespace) -> int:
-    from gemma_operator.app import run  # kopf and kubernetes take 0.5 s that the other commands don't need
+    from gemma_operator.app import WatchDied, run  # kopf and kubernetes take 0.5 s that the other commands don't need
     from gemma_operator.cluster import NoCluster
 
     try:
         asyncio.run(run(read_settings()))
     except NoCluster as error:
         raise BadSetting(str(error)) from error
+    except WatchDied as error:
+        print(f"gemma-operator: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
