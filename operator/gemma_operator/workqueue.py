@@ -89,7 +89,9 @@ class WorkQueue:
         except Exception as error:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             delay = min(self._cap, self._backoff * 2.0 ** min(count - 1, 30)) * random.uniform(0.8, 1.2)
-            log.warning("reconcile of %s/%s failed (%d in a row), again in %.1f s: %s", *key, count, delay, self._tell(error))
+            log.warning(
+                "reconcile of %s/%s failed (%d in a row), again in %.1f s: %s", *key, count, delay, self._tell(error)
+            )
             log.debug("traceback", exc_info=True)
             return delay
         self._failures.pop(key, None)

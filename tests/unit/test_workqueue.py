@@ -246,7 +246,9 @@ def test_a_long_queue_is_not_stuck() -> None:
 
 def test_what_failed_is_told_in_the_words_of_who_knows(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        queue = WorkQueue(Recorder(answers=iter([RuntimeError("two\nlines")])), lambda error: f"told: {str(error).split()}")
+        queue = WorkQueue(
+            Recorder(answers=iter([RuntimeError("two\nlines")])), lambda error: f"told: {str(error).split()}"
+        )
         work = asyncio.create_task(queue.work())
         await queue.add(A)
         await asyncio.sleep(0.5)
