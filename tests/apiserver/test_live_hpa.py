@@ -266,5 +266,6 @@ def test_the_simulated_hpa_takes_the_path_of_kubernetes_own(plane: ControlPlane,
         scenario = scenarios[name]
         live = [sync.replicas for sync in scenario.syncs[1 : len(scenario.script) + 1]]
         assert model_of(scenario, hpa)[: len(live)] == live
-        assert max(live) >= 12, "the script takes it far up"
+        # p95 counts Ready Pods: how much further it goes hangs on how soon this machine makes them.
+        assert max(live) >= 3 * live[0], "the script takes it far up"
         assert live[-1] < max(live), "and down again"

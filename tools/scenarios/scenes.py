@@ -106,7 +106,8 @@ def _video(short: bool) -> Scene:
 
 def _infeasible(short: bool) -> Scene:
     slo = SLO_SECONDS / 15
-    parts = (Part("nobody can be so quick", 6 / SLOWER, 45 if short else 150),)
+    # SloInfeasible needs five minutes' proof, and a minute before it for engines that settle.
+    parts = (Part("nobody can be so quick", 6 / SLOWER, 45 if short else 480),)
     run = Run("infeasible", _pools(5, slo=slo), parts, slo)
     return Scene("infeasible", "A target that no number of engines can hold", (run,))
 
