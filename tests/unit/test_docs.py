@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,35 +18,14 @@ from gemma_operator.desired import Defaults, desired
 from gemma_operator.routing_status import Reason as RoutingReason
 from gemma_operator.scaling.counters import MissingReason
 from gemma_operator.scaling.decision import Kind, Reason
+from tests.support.documents import DOCUMENTS, ROOT, blocks, commands
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "charts/**/*.md", "tools/**/*.md", "images/**/*.md", "examples/**/*.md")
-    for path in ROOT.glob(pattern)
-)
 SCHEMAS = {
     f"charts/{path.parent.name}": json.loads(path.read_text()) for path in ROOT.glob("charts/*/values.schema.json")
 }
 DEFAULTS = Defaults(engine_image="vllm/vllm-openai:v0.32.0")
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-
-
-def blocks(document: Path, *languages: str) -> Iterator[str]:
-    """Contents of the fenced blocks in these languages."""
-    for language, content in re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), re.M | re.S):
-        if language in languages:
-            yield content
-
-
-def commands(document: Path) -> Iterator[list[str]]:
-    """The shell commands of a document, in blocks and in backquotes, without their comments."""
-    text = "\n".join(blocks(document, "", "sh", "bash")).replace("\\\n", " ")
-    inline = re.findall(r"`((?:make|helm|kubectl|CONTEXT=\S+ make) [^`]+)`", document.read_text())
-    for line in [*text.splitlines(), *inline]:
-        if re.match(r"(make|helm|kubectl|python3|CONTEXT=\S+ make) ", line):
-            yield shlex.split(line, comments=True)
 
 
 def accepts(command: list[str], path: str) -> bool:

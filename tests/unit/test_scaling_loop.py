@@ -176,3 +176,15 @@ def test_no_scale_down_under_any_fault_and_recovery_within_two_windows(fault):
     assert min(ticks[200:]) >= ticks[200]
     recovered = next(d for d in result.decisions if d.at > START + 4200 and d.replicas > d.desired)
     assert recovered.at <= START + 4200 + 120
+
+
+def critical(result, since, until):
+    """Engines that are missed at once, of the ticks between the two (seconds from the start)."""
+    return [decision.terms.critical for decision in result.decisions if since < decision.at - START <= until]
+
+
+def test_a_step_is_seen_by_who_may_lend_within_two_ticks_and_constant_load_never_is():
+    step = Loop(POLICY, replicas=1).run(shaped([20] * 3600 + [100] * 600), preroll=3600)
+    assert max(critical(step, 3600, 3640)) == critical(step, 4100, 4200)[-1] > max(critical(step, 3000, 3600))
+    calm = Loop(POLICY, replicas=3).run(shaped([60] * 7200), preroll=WARM)
+    assert len(set(critical(calm, WARM, 7200))) == 1

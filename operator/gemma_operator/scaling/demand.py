@@ -16,6 +16,8 @@ from gemma_operator.scaling.schedule import scheduled_floor
 
 FAST_SECONDS = 60.0
 LEVEL_SECONDS = 300.0
+SURGE_SECONDS, SURE = 20.0, 3.0
+"""What comes within a tick or two counts as far as it is sure, standard deviations below its mean: loans needn't wait for more."""
 REACTION_SECONDS = 45.0
 """From a rise to the decision: half the fast window and a tick."""
 STALE_SAFETY = 0.7
@@ -126,7 +128,7 @@ def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: flo
         chance=memory.learned.chance,
         for_demand=needed,
         for_backlog=math.ceil(extra / found.capacity),
-        critical=_ceil(engines_for(policy, max(found.fast, found.level), share, memory.learned)),
+        critical=_ceil(engines_for(policy, max(found.fast, found.level, _surge(moments, now)), share, memory.learned)),
     )
 
 
@@ -173,6 +175,15 @@ def _mean(moments: Iterable[Moment]) -> float:
         total += moment.demand * moment.seconds
         weight += moment.seconds
     return total / weight if weight else 0.0
+
+
+def _surge(moments: tuple[Moment, ...], now: float) -> float:
+    """The load that came just now at the least, by chance as of requests whose work varies as much as its mean is."""
+    latest = within(moments, now - SURGE_SECONDS)
+    if not (seconds := sum(moment.seconds for moment in latest)):
+        return 0.0
+    mean = _mean(latest)
+    return mean - SURE * math.sqrt(2 * mean * latest[-1].each / seconds)
 
 
 def _media_share(moments: tuple[Moment, ...]) -> float:
