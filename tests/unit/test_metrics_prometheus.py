@@ -194,11 +194,19 @@ def test_a_prometheus_that_does_not_answer_is_given_up(prometheus: ScriptedProme
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9", "http://no-such-host.invalid", "ftp://127.0.0.1", "prometheus:9090", "http://"]
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:9", "could not be read: ConnectionError: Connection refused"),
+        ("http://no-such-host.invalid", "could not be read: ConnectionError: Name or service not known"),
+        ("ftp://127.0.0.1", "Not supported URL scheme ftp"),
+        ("prometheus:9090", "No host specified"),
+        ("http://", "InvalidURL"),
+    ],
 )
-def test_a_prometheus_that_is_not_there(url: str) -> None:
+def test_a_prometheus_that_is_not_there(url: str, said: str) -> None:
     found = missing(source(url, timeout=2))
     assert found.reason is MissingReason.QUERY_FAILED
+    assert said in found.message
     assert "__name__" not in found.message
 
 

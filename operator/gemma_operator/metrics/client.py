@@ -132,6 +132,8 @@ def explain(error: Exception) -> str:
     """An exception in one short line without what could be a secret."""
     text = re.sub(r" with url: \S+", "", " ".join(str(error).split()))
     text = re.sub(r"//[^/@\s]*@", "//", text)
+    if cause := re.search(r"\[Errno -?\d+\] ([^'\")]+)", text):
+        text = cause[1]  # of the pools and adapters that it came through, nobody has heard
     shown = text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + "…"
     kind = "" if isinstance(error, _Refused) else f"{type(error).__name__}: "
     return kind + shown
