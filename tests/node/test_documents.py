@@ -48,7 +48,7 @@ def pod(kube: Kube) -> str:
 
 def filled(command: str, kube: Kube, pod: str) -> list[str]:
     """With what a reader puts in for the names in capitals, and for an example's serving and namespace."""
-    namespace = SYSTEM if "RELEASE" in command else kube.namespace
+    namespace = SYSTEM if re.search(r"RELEASE|\blease\b", command) else kube.namespace
     meant = {
         r"RELEASE-gemma-operator": RELEASE,
         r"NAME-POOL": f"{NAME}-interactive",
