@@ -13,24 +13,29 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
-import yaml
 
-from gemma_operator.desired.names import APPLIED
+from gemma_operator.desired.names import APPLIED, CLASS, DELETION_COST, LENT, POOL
 from tests.apiserver.test_lifecycle import COLLECTION_SECONDS, serving
 from tests.support.faulty_proxy import Fault, FaultyProxy, Request
 from tests.support.kube import Kube
 from tests.support.operator import free_port
+from tests.support.pods import Kubelet
+from tests.support.scripted_prometheus import scripted_prometheus
+from tests.support.session import Session
 from tests.support.spawner import Spawner, is_alive
 from tools.cluster.control_plane import ControlPlane
 
 CRASHES = int(os.environ.get("GEMMA_CRASHES", "6"))
 SIDE_BY_SIDE = 3
+FLIP_WEIGHT = 8
+"""An engine that is lent or comes back is a single write in a hundred: it counts for so many, so as to be met."""
 STEP_SECONDS = 4 * COLLECTION_SECONDS
+REST_SECONDS = 5
 SERVING = "/apis/gemmaserving.dev/v1alpha1/namespaces/{}/gemmaservings/demo"
 KINDS = {
     "deployment": "/apis/apps/v1/namespaces/{}/deployments",
@@ -38,54 +43,48 @@ KINDS = {
     "poddisruptionbudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "persistentvolumeclaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
 }
+PODS = "/api/v1/namespaces/{}/pods"
 MADE_UP = ("clusterIP", "clusterIPs")
 LOW, HIGH = {"replicas": {"min": 2, "max": 4}}, {"replicas": {"min": 3, "max": 4}}
 TWO, EXTRA = {"replicas": {"min": 2}}, {"class": "batch"}
-LIFE: tuple[tuple[str, dict[str, Any] | None], ...] = (
-    ("create", {"interactive": LOW, "batch": {}}),
-    ("update", {"interactive": LOW, "batch": {}, "extra": EXTRA}),
-    ("scale", {"interactive": HIGH, "batch": TWO, "extra": EXTRA}),
-    ("roll out", {"interactive": HIGH | {"maxNumSeqs": 10}, "batch": TWO, "extra": EXTRA}),
-    ("prune", {"interactive": HIGH | {"maxNumSeqs": 10}, "batch": TWO}),
-    ("delete", None),
-    ("create again", {"interactive": {"replicas": {"min": 1, "max": 2}}, "other": EXTRA}),
+LENDING = {"replicas": {"min": 1, "max": 2}, "scaling": {"mode": "Off", "lend": 1}}
+FULL = HIGH | {"maxNumSeqs": 10}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens to a serving, and what must come of it."""
+
+    what: str
+    pools: dict[str, Any] | None
+    """None: it is deleted."""
+    fails: bool = False
+    """Whether the interactive pool's engines are not Ready, so that it needs those of others."""
+    lent: int = 0
+    """Engines of the batch pool that answer for it in the end."""
+
+
+LIFE = (
+    Step("create", {"interactive": LOW, "batch": {}}),
+    Step("update", {"interactive": LOW, "batch": {}, "extra": EXTRA}),
+    Step("scale", {"interactive": HIGH, "batch": TWO, "extra": EXTRA}),
+    Step("roll out", {"interactive": FULL, "batch": TWO, "extra": EXTRA}),
+    Step("prune", {"interactive": FULL, "batch": TWO}),
+    Step("donate", {"interactive": FULL, "batch": LENDING}, fails=True, lent=1),
+    Step("call back", {"interactive": FULL, "batch": TWO}, fails=True),
+    Step("donate again", {"interactive": FULL, "batch": LENDING}, fails=True, lent=1),
+    Step("give back", {"interactive": FULL, "batch": LENDING}),
+    Step("delete", None),
+    Step("create again", {"interactive": {"replicas": {"min": 1, "max": 2}}, "other": EXTRA}),
 )
 Made = dict[str, Any]
-
-
-class Session:
-    """The API server over one connection that is kept, as admin."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        config = yaml.safe_load(plane.kubeconfig.read_text())
-        self._server = config["clusters"][0]["cluster"]["server"]
-        self._http = requests.Session()
-        self._http.trust_env = False
-        self._http.verify = str(plane.state.pki / "ca.crt")
-        self._http.cert = (str(plane.state.pki / "admin.crt"), str(plane.state.pki / "admin.key"))
-
-    def get(self, path: str) -> dict[str, Any]:
-        """An object, or a list."""
-        answer = self._http.get(self._server + path, timeout=30)
-        answer.raise_for_status()
-        return dict(answer.json())
-
-    def apply(self, path: str, body: dict[str, Any]) -> None:
-        """Server-side apply."""
-        headers = {"Content-Type": "application/apply-patch+yaml"}
-        query = "?fieldManager=test&force=true"
-        self._http.patch(self._server + path + query, json.dumps(body), headers=headers, timeout=30).raise_for_status()
-
-    def delete(self, path: str) -> None:
-        """Delete an object."""
-        self._http.delete(self._server + path, timeout=30).raise_for_status()
 
 
 class World:
     """One serving and its life, in a namespace of its own."""
 
-    def __init__(self, api: Session, name: str) -> None:
-        self.api, self.name = api, name
+    def __init__(self, api: Session, kubelet: Kubelet, name: str) -> None:
+        self.api, self.kubelet, self.name = api, kubelet, name
         self.step = -1
         self.since = 0.0
         api.apply(f"/api/v1/namespaces/{name}", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -94,11 +93,16 @@ class World:
     def go_on(self) -> None:
         """Begin the next step of the life."""
         self.step, self.since = self.step + 1, time.monotonic()
-        pools = LIFE[self.step][1]
-        if pools is None:
+        self.kubelet.fail(self.name, "interactive" if self.now.fails else "")
+        if self.now.pools is None:
             self.api.delete(SERVING.format(self.name))
         else:
-            self.api.apply(SERVING.format(self.name), serving(pools=pools))
+            self.api.apply(SERVING.format(self.name), serving(pools=self.now.pools))
+
+    @property
+    def now(self) -> Step:
+        """Where it is in its life."""
+        return LIFE[self.step]
 
     def is_last(self) -> bool:
         """Nothing comes after this step."""
@@ -106,7 +110,7 @@ class World:
 
     def is_seen(self) -> bool:
         """The operator says that it has done this step's spec; a deletion it needn't see."""
-        if LIFE[self.step][1] is None:
+        if self.now.pools is None:
             return True
         body = self.api.get(SERVING.format(self.name))
         return bool(body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"])
@@ -122,10 +126,22 @@ class World:
                 found[f"{kind}/{meta['name']}"] = (
                     spec, owners, notes(meta), meta.get("labels"), owners_of_replicas(body),
                 )  # fmt: skip
-        if LIFE[self.step][1] is not None:
+        pods = [
+            pod for pod in self.api.get(PODS.format(self.name))["items"] if "deletionTimestamp" not in pod["metadata"]
+        ]
+        if pods:
+            found["pods"] = sorted(map(engine, pods))
+        if self.now.pools is not None:
             conditions = self.api.get(SERVING.format(self.name))["status"].get("conditions", [])
             found["conditions"] = sorted((one["type"], one["status"], one["reason"]) for one in conditions)
         return dict(json.loads(json.dumps(found).replace(self.name, "NAMESPACE")))
+
+
+def engine(pod: dict[str, Any]) -> tuple[str, str, bool, bool]:
+    """A Pod's pool, whose requests it answers, and whether it bears the marks of a loan."""
+    meta = pod["metadata"]
+    marks = meta.get("annotations", {})
+    return (meta["labels"][POOL], meta["labels"][CLASS], LENT in marks, DELETION_COST in marks)
 
 
 def notes(meta: dict[str, Any]) -> dict[str, str]:
@@ -164,7 +180,7 @@ class Doom:
         """What becomes of a request."""
         if not request.is_write or self.left <= 0:
             return None
-        self.left -= 1
+        self.left = max(0, self.left - (FLIP_WEIGHT if "/pods/" in request.path else 1))
         if self.left:
             return None
         os.kill(self.pid, signal.SIGKILL)
@@ -181,9 +197,9 @@ def proxy(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[FaultyProxy]:
         yield running
 
 
-def undisturbed(api: Session) -> list[Made]:
+def undisturbed(api: Session, kubelet: Kubelet) -> list[Made]:
     """What there is after each step where nothing goes wrong."""
-    world, expected = World(api, "life-undisturbed"), []
+    world, expected = World(api, kubelet, "life-undisturbed"), []
     while True:
         await_rest(world)
         expected.append(world.made())
@@ -193,16 +209,25 @@ def undisturbed(api: Session) -> list[Made]:
 
 
 def await_rest(world: World) -> None:
-    """Wait until the operator has seen the step and nothing has changed for two seconds."""
+    """Wait until the operator has done the step and nothing has changed for some seconds."""
     end, before, since = time.monotonic() + STEP_SECONDS, {}, 0.0
     while time.monotonic() < end:
-        now = world.made() if world.is_seen() else {"not": "seen"}
-        if now != before or (LIFE[world.step][1] is None and now):
+        now = world.made() if world.is_seen() else {}
+        if now != before or not is_done(world.now, now):
             before, since = now, time.monotonic()
-        elif "not" not in now and time.monotonic() - since > 2:
+        elif time.monotonic() - since > REST_SECONDS:
             return
         time.sleep(0.1)
-    raise AssertionError(f"{LIFE[world.step][0]}: not at rest; last {before}")
+    raise AssertionError(f"{world.now.what}: not at rest; last {before}")
+
+
+def is_done(step: Step, made: Made) -> bool:
+    """Whether what the step is about is there."""
+    if step.pools is None:
+        return not made
+    lent = [engine for engine in made.get("pods", []) if engine[0] == "batch" and engine[1] == "interactive"]
+    ready = "False" if step.fails else "True"
+    return len(lent) == step.lent and any(one[:2] == ["Ready", ready] for one in made.get("conditions", []))
 
 
 def test_killed_between_any_two_writes_it_comes_to_the_same_end(
@@ -215,9 +240,14 @@ def test_killed_between_any_two_writes_it_comes_to_the_same_end(
         "GEMMA_HEALTH_PORT": str(free_port()),
         "GEMMA_METRICS_PORT": str(free_port()),
     }
-    with Spawner(proxy.kubeconfig, tmp_path / "log") as spawner:
+    with (
+        scripted_prometheus() as prometheus,
+        Kubelet(Session(plane), prometheus) as kubelet,
+        Spawner(proxy.kubeconfig, tmp_path / "log") as spawner,
+    ):
+        environment["GEMMA_PROMETHEUS_URL"] = prometheus.url
         doom.arm(spawner.start(**environment), last=True)
-        expected = undisturbed(api)
+        expected = undisturbed(api, kubelet)
         assert len(expected[0]) > 6
         os.kill(doom.pid, signal.SIGKILL)
         proxy.fault = doom.fault
@@ -228,14 +258,13 @@ def test_killed_between_any_two_writes_it_comes_to_the_same_end(
                 doom.arm(spawner.start(**environment), last=doom.kills >= CRASHES)
                 starts += 1
             while doom.kills < CRASHES and len(worlds) < SIDE_BY_SIDE:
-                worlds.append(World(api, f"life-{lives}"))
+                worlds.append(World(api, kubelet, f"life-{lives}"))
                 lives += 1
             for world in list(worlds):
-                came = world.made() if world.is_seen() else None
-                is_over = came == expected[world.step]
-                if not is_over:
+                came = world.made() if world.is_seen() else {}
+                if came != expected[world.step]:
                     late = time.monotonic() - world.since > STEP_SECONDS
-                    assert not late or came == expected[world.step], f"{world.name}: {LIFE[world.step][0]}"
+                    assert not late, f"{world.name}: {world.now.what}: {difference(expected[world.step], came)}"
                 elif world.is_last():
                     worlds.remove(world)
                 else:
@@ -243,3 +272,9 @@ def test_killed_between_any_two_writes_it_comes_to_the_same_end(
             time.sleep(0.2)
     print(f"\n{doom.kills} kills, {starts} starts, {lives} lives: {dict(doom.killed)}")
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def difference(expected: Made, came: Made) -> dict[str, Any]:
+    """What is not as it should be: name -> (expected, found)."""
+    names = sorted(expected.keys() | came.keys())
+    return {name: (expected.get(name), came.get(name)) for name in names if expected.get(name) != came.get(name)}
