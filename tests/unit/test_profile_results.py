@@ -40,6 +40,7 @@ from tests.support.loadtests import (
         (P95, dict.fromkeys(("p50", "p95"), 0.0), "has no TTFT"),
         (P95, {"p95": float("nan")}, "has no TTFT"),
         (P95, {"p95": -5}, "is -5, which can't be"),
+        ("benchmarks.0.metrics.slo_attainment", 1.5, "slo_attainment is 1.5, and a share is at most 1"),
     ],
 )
 def test_guidellm_results_that_lack_something(tmp_path, path, value, said):

@@ -43,6 +43,13 @@ class Document:
             raise ResultError(f"{self.path.name}: {dotted} is {found:g}, which can't be")
         return found
 
+    def share(self, dotted: str) -> float | None:
+        """The number there if it is from 0 to 1; raises ResultError where it isn't."""
+        found = self.amount(dotted)
+        if found is not None and found > 1:
+            raise ResultError(f"{self.path.name}: {dotted} is {found:g}, and a share is at most 1")
+        return found
+
     def count(self, dotted: str) -> int:
         """The whole number there, 0 where there is none."""
         return round(self.amount(dotted) or 0)

@@ -63,7 +63,7 @@ def _stage(benchmark: Document, slo: Slo) -> Stage:
         except ValueError as error:
             raise ResultError(f"{benchmark.path.name}: {error}") from None
         judged = metrics.count("slo_determined_requests")
-        if _is_ours(benchmark, slo) and judged == requests and (share := metrics.amount("slo_attainment")) is not None:
+        if _is_ours(benchmark, slo) and judged == requests and (share := metrics.share("slo_attainment")) is not None:
             within = share * judged
     # Clients that wait for an answer offer what they get (Little's law): the rate is the one measured.
     rate = achieved if requested is None or process is CLOSED else requested
