@@ -155,25 +155,21 @@ class Cluster:
         except API_ERRORS as error:
             log.warning("Pod %s/%s could not be marked to go first: %s", namespace, pod, error)
 
-    async def evict(self, namespace: str, pod: str, uid: str) -> str:
-        """Evict the Pod of that UID, unless a PodDisruptionBudget keeps it. Returns why it was not, empty where it is gone."""
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:
+        """Evict the Pod of that UID; False where it is gone already. Raises what the API server says, as where a
+        PodDisruptionBudget keeps it."""
         body = client.V1Eviction(
             metadata=client.V1ObjectMeta(name=pod, namespace=namespace),
             delete_options=client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid)),
         )
         core = client.CoreV1Api(self._api)
-        try:
-            await self._write(
-                "evict",
-                "Pod",
-                namespace,
-                lambda: core.create_namespaced_pod_eviction(
-                    pod, namespace, body, _preload_content=False, _request_timeout=_TIMEOUT
-                ),
+
+        def request() -> Any:
+            return core.create_namespaced_pod_eviction(
+                pod, namespace, body, _preload_content=False, _request_timeout=_TIMEOUT
             )
-        except API_ERRORS as error:
-            return said(error)
-        return ""
+
+        return await self._write("evict", "Pod", namespace, request) is not None
 
     async def flip(self, namespace: str, flip: Flip) -> bool:
         """Let an engine answer another class's requests; False where the Pod is gone. Raises what the API server says."""

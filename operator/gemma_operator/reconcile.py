@@ -14,7 +14,7 @@ from gemma_operator import telemetry
 from gemma_operator.api.parse import InvalidServing, parse
 from gemma_operator.api.serving import KIND, GemmaServing
 from gemma_operator.cluster import API_ERRORS, Cluster, Object, Refused, said
-from gemma_operator.desired import CHILD_KINDS, ROUTE_KINDS, desired, is_entry
+from gemma_operator.desired import CHILD_KINDS, ROUTE_KINDS, desired, is_entry, refuse_kept
 from gemma_operator.desired.names import SERVING, label_value
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.progress import Marks, marks
@@ -98,7 +98,8 @@ class Reconciler:
             if steps.conflicts:
                 raise _NameConflict("; ".join(steps.conflicts))
             if steps.leftovers:
-                raise _Leftovers(steps.leftovers)
+                raise Leftovers(steps.leftovers)
+            refuse_kept({one.pool: one.kept for one in steps.waiting if one.is_asked}, self._settings.defaults)
             if steps.scale:
                 await self._mark(serving.namespace, scaling)
             if await self._restart_hung(body):
@@ -195,7 +196,7 @@ class Reconciler:
                 serving, wanted, [*there.values(), *await self._strangers(serving, wanted, there.values())], {}
             )
             if steps.leftovers:
-                raise _Leftovers(steps.leftovers)
+                raise Leftovers(steps.leftovers)
             if steps.conflicts:
                 return Ways(tuple(there.values()), Hindrance(RoutingReason.NAME_CONFLICT, "; ".join(steps.conflicts)))
             there |= {ref_of(way): way for way in await self._carry_out(serving, steps)}
@@ -221,12 +222,15 @@ class Reconciler:
         namespace, name = key = body["metadata"]["namespace"], body["metadata"]["name"]
         if not (hung := self._scaler.to_restart(key)):
             return False
-        if refusal := await self._cluster.evict(namespace, hung.pod, hung.uid):
-            log.warning("%s/%s: Pod %s hangs and can't be evicted: %s", namespace, name, hung.pod, refusal)
+        try:
+            if not await self._cluster.evict(namespace, hung.pod, hung.uid):
+                return False  # It went by itself: the next turn is another engine's.
+        except API_ERRORS as error:
+            log.warning("%s/%s: Pod %s hangs and can't be evicted: %s", namespace, name, hung.pod, said(error))
             return False
         self._scaler.restarted(key, hung)
-        said = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
-        await self._cluster.event(body, "Warning", "EngineRestarted", said, self._settings.pod_name)
+        told = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
+        await self._cluster.event(body, "Warning", "EngineRestarted", told, self._settings.pod_name)
         return True
 
     async def _flip(self, body: Object, scaling: Scaling) -> bool:
@@ -259,7 +263,7 @@ class _NameConflict(Exception):
     """A child's name is taken by somebody else's object."""
 
 
-class _Leftovers(Exception):
+class Leftovers(Exception):
     """Children of a GemmaServing that was deleted a moment ago bear the names we want: the queue tries again."""
 
     def __init__(self, leftovers: Iterable[tuple[str, str]]) -> None:

@@ -43,6 +43,8 @@ class Waiting:
     is_asked: bool
     """True: the user changed the spec, and rollouts are paused. False: a newer operator's defaults."""
     difference: str
+    kept: Object
+    """The one that stays."""
 
     def __str__(self) -> str:
         return f"pool {self.pool}: {self.difference}"
@@ -87,7 +89,7 @@ def settle(serving: GemmaServing, child: Object, found: Mapping[str, Any] | None
     # A Deployment that is paused before its controller has seen it never gets a Pod.
     if paused and REVISION in found["metadata"]["annotations"]:
         spec["paused"] = True
-    waiting = [] if kept == wanted else [Waiting(pool, old.asked != new.asked, difference(kept, wanted))]
+    waiting = [] if kept == wanted else [Waiting(pool, old.asked != new.asked, difference(kept, wanted), kept)]
     return old.on({**child, "spec": spec}), waiting
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from kubernetes.client.exceptions import ApiException
+
 from gemma_operator.cluster import Refused
 from gemma_operator.loans import Flip
 from gemma_operator.rollout import REVISION
@@ -69,15 +71,17 @@ class FakeCluster:
     async def go_first(self, namespace: str, pod: str, cost: int) -> None:
         self.writes.append(("go first", "Pod", pod))
 
-    async def evict(self, namespace: str, pod: str, uid: str) -> str:
-        if refusal := self.refuse.get("Eviction", ""):
-            return refusal
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:
+        if "Eviction" in self.refuse:
+            raise Refused(self.refuse["Eviction"])
         found = self.objects.get(("Pod", namespace, pod))
-        if found is None or found["metadata"]["uid"] != uid:
-            return "not found"
+        if found is None:
+            return False
+        if found["metadata"]["uid"] != uid:
+            raise ApiException(status=409, reason="Conflict")
         self.writes.append(("evict", "Pod", pod))
         del self.objects["Pod", namespace, pod]
-        return ""
+        return True
 
     async def flip(self, namespace: str, flip: Flip) -> bool:
         if "Pod" in self.refuse:

@@ -203,3 +203,31 @@ async def test_a_kind_is_listed_by_its_group_and_in_it(answers: dict[str, Any], 
 
     made._dynamic.request = request  # type: ignore[method-assign]
     assert await made.is_listed("GemmaServing") is listed
+
+
+@pytest.mark.parametrize(
+    ("answer", "came"),
+    [
+        (None, True),
+        (failure(404, "pods gone not found"), False),
+        (failure(409, "the UID in the precondition is another"), ApiException),
+        (failure(429, "Cannot evict pod as it would violate the pod's disruption budget."), ApiException),
+        (failure(403, "no right to pods/eviction"), Refused),
+    ],
+    ids=["evicted", "gone already", "another Pod of its name", "kept by a budget", "no right"],
+)
+async def test_an_eviction_tells_done_from_gone(
+    monkeypatch: pytest.MonkeyPatch, answer: Exception | None, came: bool | type[Exception]
+) -> None:
+    def post(*_: Any, **__: Any) -> Any:
+        if answer:
+            raise answer
+        return SimpleNamespace(data="{}")
+
+    monkeypatch.setattr(client.CoreV1Api, "create_namespaced_pod_eviction", post)
+    asked = Cluster(client.ApiClient()).evict("ns", "pod", "uid")
+    if isinstance(came, bool):
+        assert await asked is came
+    else:
+        with pytest.raises(came):
+            await asked

@@ -210,6 +210,24 @@ async def test_a_disruption_budget_that_says_no_is_asked_again(prometheus: Scrip
     assert world.replace_evicted() == [f"{NAME}-2"]
 
 
+async def test_an_engine_that_went_by_itself_is_not_told_as_evicted_and_costs_no_turn(
+    prometheus: ScriptedPrometheus,
+) -> None:
+    world = await started(prometheus, afterSeconds=60, restart=True)
+    world.still = {f"{NAME}-0"}
+    evict, asked = world.cluster.evict, list[str]()
+
+    async def gone_first(namespace: str, pod: str, uid: str) -> bool:
+        asked.append(pod)
+        return len(asked) > 1 and await evict(namespace, pod, uid)
+
+    world.cluster.evict = gone_first  # type: ignore[method-assign]
+    await world.tick(10)
+    assert len(asked) == 2
+    assert world.replace_evicted() == [f"{NAME}-0"]
+    assert [reason for _, reason, _ in world.cluster.events].count("EngineRestarted") == 1
+
+
 async def test_a_blind_operator_restarts_nothing(prometheus: ScriptedPrometheus) -> None:
     world = await started(prometheus, afterSeconds=60, restart=True)
     world.still = {f"{NAME}-0"}

@@ -22,7 +22,7 @@ from gemma_operator.desired import CHILD_KINDS, desired
 from gemma_operator.desired.names import MANAGED_BY
 from gemma_operator.metrics.engines import EngineSource
 from gemma_operator.plan import in_place
-from gemma_operator.reconcile import Reconciler
+from gemma_operator.reconcile import Leftovers, Reconciler
 from gemma_operator.scaler import Scaler
 from gemma_operator.settings import read_settings
 from tests.unit.builders import body
@@ -232,7 +232,7 @@ class Course(RuleBasedStateMachine):
         self.loop.close()
 
 
-EXPECTED = (InvalidServing,)
+EXPECTED = (InvalidServing, Leftovers)
 
 
 def test_any_course_ends_as_the_spec_says() -> None:

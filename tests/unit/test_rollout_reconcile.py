@@ -112,6 +112,29 @@ async def test_a_pause_holds_a_change_while_sizes_move() -> None:
     assert world.condition("Reconciling") == "False UpToDate"
 
 
+async def test_a_pause_keeps_nothing_that_is_no_longer_granted() -> None:
+    """The spec is innocent, but more engines of the recorded template would be started."""
+    host = {"podTemplate": {"spec": {"hostNetwork": True}}}
+    world = World({"interactive": {"replicas": {"min": 2}, **host}, "batch": {}})
+    upgrade(world, GEMMA_TENANTS_MAY="Code,Privileged")
+    await world.settle()
+    before = templates(world)
+    world.edit(rollout={"paused": True}, pools={**FIXED, "interactive": {"replicas": {"min": 3}}})
+    upgrade(world, GEMMA_TENANTS_MAY="Code")
+    await world.reconcile()
+    assert world.condition("Valid") == "False InvalidSpec"
+    assert message(world, "Valid") == (
+        "spec.pools.interactive: rollout.paused keeps engines with hostNetwork: the administrator has not granted Privileged "
+        "(tenants.may of the operator's chart); set rollout.paused to false to replace them"
+    )
+    assert templates(world) == before, "what runs goes on"
+    assert world.cluster.deployment()["spec"]["replicas"] == 2
+    world.edit(rollout={})
+    await world.settle()
+    assert "hostNetwork" not in world.cluster.deployment()["spec"]["template"]["spec"]
+    assert world.cluster.deployment()["spec"]["replicas"] == 3
+
+
 async def test_a_rollout_without_room_is_told_then_replaces_and_surges_again_when_it_is_over() -> None:
     world = World({"interactive": {}})
     await world.settle()
@@ -174,7 +197,7 @@ def state(outdated: int = 0, replacing: bool = False, problem: Problem | None = 
     ],
 )
 @pytest.mark.parametrize(
-    "waiting", [(), (Waiting("interactive", True, "flags --x"), Waiting("interactive", False, "flags --y"))]
+    "waiting", [(), (Waiting("interactive", True, "flags --x", {}), Waiting("interactive", False, "flags --y", {}))]
 )
 def test_reconciling_says_in_which_way_a_rollout_goes(
     rollout: Any, of: PoolState, reconciling: str, waiting: Any

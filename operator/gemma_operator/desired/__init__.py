@@ -16,11 +16,11 @@ from gemma_operator.desired.names import POOL
 from gemma_operator.desired.pod import Defaults, Engine, engine_of
 from gemma_operator.desired.route import HTTP_ROUTE, http_route
 from gemma_operator.desired.service import entry_service, service
-from gemma_operator.desired.tenancy import not_granted
+from gemma_operator.desired.tenancy import no_longer_granted, not_granted
 from gemma_operator.engine.findings import Finding, RefusedSpec
 from gemma_operator.engine.lending import lending_findings
 
-__all__ = ["CHILD_KINDS", "ROUTE_KINDS", "Defaults", "Desired", "Engine", "desired", "is_entry"]
+__all__ = ["CHILD_KINDS", "ROUTE_KINDS", "Defaults", "Desired", "Engine", "desired", "is_entry", "refuse_kept"]
 
 CHILD_KINDS = ("Deployment", "Service", "PodDisruptionBudget", "PersistentVolumeClaim")
 # Kinds that a cluster needn't have.
@@ -64,8 +64,9 @@ def desired(serving: GemmaServing, defaults: Defaults) -> Desired:
     children = [claim] if claim else []
     for pool, engine in engines.items():
         workload = deployment(serving, pool, engine, defaults)
-        own = tuple(name for _, name in defaults.priority_classes)
-        refused += not_granted(engine.view, workload["spec"]["template"], defaults.tenants_may, own)
+        refused += not_granted(
+            engine.view, workload["spec"]["template"], defaults.tenants_may, _own_priorities(defaults)
+        )
         children += [workload, service(serving, pool), disruption_budget(serving, pool)]
     if refused:
         raise RefusedSpec(tuple(refused))
@@ -73,6 +74,22 @@ def desired(serving: GemmaServing, defaults: Defaults) -> Desired:
     said = [*(warning for engine in engines.values() for warning in engine.command.warnings), *chain(*unfit.values())]
     lenders = frozenset(pool for pool, findings in unfit.items() if not findings)
     return Desired(tuple(children), tuple(_ways(serving)), engines, tuple(dict.fromkeys(said)), lenders)
+
+
+def refuse_kept(templates: Mapping[str, Mapping[str, Any]], defaults: Defaults) -> None:
+    """Raise RefusedSpec where Pod templates of an older spec (pool -> template) hold what is no longer granted."""
+    own = _own_priorities(defaults)
+    refused = [
+        finding
+        for pool, kept in templates.items()
+        for finding in no_longer_granted(pool, kept, defaults.tenants_may, own)
+    ]
+    if refused:
+        raise RefusedSpec(tuple(refused))
+
+
+def _own_priorities(defaults: Defaults) -> tuple[str, ...]:
+    return tuple(name for _, name in defaults.priority_classes)
 
 
 def _unfit(serving: GemmaServing, engines: Mapping[str, Engine]) -> dict[str, tuple[Finding, ...]]:

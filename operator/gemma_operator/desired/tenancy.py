@@ -39,20 +39,38 @@ def not_granted(
     view: PoolView, template: Mapping[str, Any], grants: tuple[Grant, ...], own_priorities: tuple[str, ...]
 ) -> Iterator[Finding]:
     """What a pool asks for and nobody has granted; `own_priorities` are the installation's own classes."""
-    asked: dict[Grant, Iterator[str]] = {
-        "Code": _code(view),
+    asked = {"Code": _code(view), "Queries": _queries(view.pool), **_of_template(template, own_priorities)}
+    for grant, named in _without(asked, grants):
+        text = f"{view.path}: {named}: the administrator has not granted {grant} (tenants.may of the operator's chart)"
+        yield Finding("NotGranted", "refuse", text)
+
+
+def no_longer_granted(
+    pool: str, kept: Mapping[str, Any], grants: tuple[Grant, ...], own_priorities: tuple[str, ...]
+) -> Iterator[Finding]:
+    """What `rollout.paused` would keep of an older spec, as far as its Pod template tells."""
+    for grant, named in _without(_of_template(kept, own_priorities), grants):
+        text = (
+            f"spec.pools.{pool}: rollout.paused keeps engines with {named}: the administrator has not granted {grant} "
+            "(tenants.may of the operator's chart); set rollout.paused to false to replace them"
+        )
+        yield Finding("NotGranted", "refuse", text)
+
+
+def _without(asked: Mapping[Grant, Iterator[str]], grants: tuple[Grant, ...]) -> Iterator[tuple[Grant, str]]:
+    for grant in GRANTS:
+        if grant in asked and grant not in grants and (named := ", ".join(asked[grant])):
+            yield grant, named
+
+
+def _of_template(template: Mapping[str, Any], own_priorities: tuple[str, ...]) -> dict[Grant, Iterator[str]]:
+    """What a finished Pod template needs grants for."""
+    return {
         "Placement": (name for name in _PLACEMENT if template["spec"].get(name)),
         "Priority": _priority(template["spec"], own_priorities),
-        "Queries": _queries(view.pool),
         "Privileged": beyond_baseline(template),
         "ServiceAccountToken": _tokens(template["spec"]),
     }
-    for grant, fields in asked.items():
-        if grant not in grants and (named := ", ".join(fields)):
-            text = (
-                f"{view.path}: {named}: the administrator has not granted {grant} (tenants.may of the operator's chart)"
-            )
-            yield Finding("NotGranted", "refuse", text)
 
 
 def beyond_baseline(template: Mapping[str, Any]) -> Iterator[str]:
