@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from gemma_operator.api.conditions import (
@@ -62,9 +63,16 @@ Scaling = Mapping[str, PoolScaling]
 """Pool -> what the scaler knows of it; pools that it has not come to are left out."""
 
 
-def conditions(scaling: Scaling) -> list[Condition]:
-    """SLOMet, MetricsAvailable, EnginesProgressing, CapacityAvailable, ScalingActive and ScalingSound of a serving."""
-    return [
+_DECIDED = ("lastDecision", "samples", "attainment", "p95Milliseconds")
+"""What the status of a pool shows of its last decision."""
+
+
+def conditions(scaling: Scaling, shown: Iterable[Mapping[str, Any]] = ()) -> list[Condition]:
+    """SLOMet, MetricsAvailable, EnginesProgressing, CapacityAvailable, ScalingActive and ScalingSound of a serving.
+
+    `shown` are all its conditions as they stand: an operator that has just started, and decided nothing, leaves them so.
+    """
+    judged = [
         _slo_met(scaling),
         _metrics(scaling),
         _progressing(scaling),
@@ -72,6 +80,10 @@ def conditions(scaling: Scaling) -> list[Condition]:
         _active(scaling),
         _sound(scaling),
     ]
+    if any(known.decision or known.missing or known.hung for known in scaling.values()):
+        return judged
+    stand = {one["type"]: Condition(one["type"], one["status"], one["reason"], one["message"]) for one in shown}
+    return [stand.get(one.type, one) for one in judged]
 
 
 def unknown(reason: str, message: str) -> list[Condition]:
@@ -79,15 +91,15 @@ def unknown(reason: str, message: str) -> list[Condition]:
     return [Condition(kind, "False" if kind == SCALING_ACTIVE else "Unknown", reason, message) for kind in TYPES]
 
 
-def pool_status(known: PoolScaling | None) -> dict[str, Any]:
-    """The part of `status.pools.<name>` that is the scaler's."""
+def pool_status(known: PoolScaling | None, shown: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The part of `status.pools.<name>` that is the scaler's; `shown` is all of it as it stands."""
     if known is None:
         return {}
     kept: dict[str, Any] = {"memory": dict(known.memory)} if known.memory else {}
     if known.restarted_at:
         kept["lastRestart"] = datetime.fromtimestamp(known.restarted_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if known.decision is None:
-        return kept
+        return kept | {name: shown[name] for name in _DECIDED if name in shown}
     decision = known.decision
     out: dict[str, Any] = {
         "lastDecision": {

@@ -55,7 +55,7 @@ def status(
         _update_available(waiting),
         _sole_operator(rival),
         *routing_ready(serving, ways),
-        *scaling_conditions(scaling),
+        *scaling_conditions(scaling, old.get("conditions", ()) if _is_accepted(old) else ()),
     ]
     shown, loans = old.get("pools", {}), _loans(serving, states)
     pools = {
@@ -97,6 +97,10 @@ def _status(
 def _shown(old: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
     """The condition of that type that is shown now, if any."""
     return [condition for condition in old.get("conditions", []) if condition["type"] == kind]
+
+
+def _is_accepted(old: Mapping[str, Any]) -> bool:
+    return any(condition["status"] == "True" for condition in _shown(old, c.VALID))
 
 
 def _endpoints(serving: GemmaServing) -> dict[str, str]:
@@ -225,7 +229,7 @@ def _pool(
         out["message"] = state.problem.message
     if state.startup:
         out["startup"] = _startup(state.startup, shown.get("startup", {}))
-    return out | _revision(state, shown, now) | pool_status(scaling.get(name))
+    return out | _revision(state, shown, now) | pool_status(scaling.get(name), shown)
 
 
 def _loans(serving: GemmaServing, states: Mapping[str, PoolState]) -> dict[str, dict[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -292,3 +293,25 @@ async def test_the_least_loaded_engine_is_marked_before_the_pool_shrinks(prometh
         await world.tick()
     writes = [write for write in world.cluster.writes if write[0] in ("go first", "scale")]
     assert writes == [("go first", "Pod", f"{NAME}-1"), ("scale", "Deployment", NAME)]
+
+
+async def test_a_restart_of_the_operator_turns_no_condition(prometheus: ScriptedPrometheus) -> None:
+    world = World(prometheus, minimum=2)
+    await world.start(2)
+    await world.tick(20)
+    shown = copy.deepcopy(world.cluster.objects["GemmaServing", *KEY]["status"])
+    world.restart()
+    world.cluster.writes.clear()
+    world.cluster.events.clear()
+    await world.reconcile()
+    assert world.cluster.writes == []
+    await world.tick()
+    assert {verb for verb, _, _ in world.cluster.writes} <= {"status"}
+    now = world.cluster.objects["GemmaServing", *KEY]["status"]
+    unmeasured = {"SLOMet"}  # what was counted is not kept
+    assert [
+        (before["type"], before["status"])
+        for before, after in zip(shown["conditions"], now["conditions"], strict=True)
+        if before["lastTransitionTime"] != after["lastTransitionTime"] and before["type"] not in unmeasured
+    ] == []
+    assert [event for event in world.cluster.events if "SLOMet" not in event[2]] == []

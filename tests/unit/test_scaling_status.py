@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gemma_operator.api.conditions import Condition
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.counters import Missing, MissingReason
 from gemma_operator.scaling.decision import Decision, Finding, Kind, Reason, Terms
@@ -216,3 +217,17 @@ def test_a_pool_without_requests_shows_no_measurements() -> None:
 def test_before_the_first_decision_only_the_memory_is_kept() -> None:
     assert pool_status(None) == pool_status(PoolScaling(POLICY)) == {}
     assert pool_status(PoolScaling(POLICY, memory={"version": 1})) == {"memory": {"version": 1}}
+
+
+def test_before_the_first_decision_what_was_shown_stands() -> None:
+    gone = known(missing=GONE)
+    shown = [vars_of(one) for one in conditions({"a": gone})]
+    assert conditions({"a": PoolScaling(POLICY)}, shown) == conditions({"a": gone})
+    assert conditions({"a": known()}, shown) == conditions({"a": known()})
+    before = pool_status(known())
+    assert {"lastDecision", "samples", "attainment", "p95Milliseconds"} <= before.keys()
+    assert pool_status(PoolScaling(POLICY), {**before, "desired": 3}) == before
+
+
+def vars_of(one: Condition) -> dict[str, str]:
+    return {"type": one.type, "status": one.status, "reason": one.reason, "message": one.message}
