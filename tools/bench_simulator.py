@@ -11,7 +11,7 @@ import numpy as np
 from gemma_operator.simulation.fleet import World
 from gemma_operator.simulation.fluid import curve_of, flow
 from gemma_operator.simulation.policies import DEFAULT, Product
-from gemma_operator.simulation.run import TICK_SECONDS, simulate
+from gemma_operator.simulation.run import TICK_SECONDS, play
 from gemma_operator.workload.arrivals import Arrivals
 from gemma_operator.workload.synthetic import sine, synthetic
 
@@ -27,8 +27,8 @@ def day_figures() -> dict[str, float]:
     shape = sine(2.0, 2 * MEAN_RATE - 2.0, DAY)
     arrivals = synthetic(shape, DAY, seed=1, output_tokens=100).with_media(0.1, 1)
     short = arrivals.crop(0, 1800)
-    simulate(Product(), short, World(), length=1800, preroll=0)  # compiles, where the cache has nothing
-    day = _cpu_seconds(lambda: simulate(Product(), arrivals, World(), length=DAY, preroll=0))
+    play(Product(), short, World(), length=1800, preroll=0)  # compiles, where the cache has nothing
+    day = _cpu_seconds(lambda: play(Product(), arrivals, World(), length=DAY, preroll=0))
     mix = Arrivals.of(np.arange(1000.0), 500, 20).with_media(0.1, 1)
     curve = curve_of(mix, World(), CARRIES, 0.3)
     rates = sine(70_000, 250_000, DAY)(np.arange(0.0, DAY, TICK_SECONDS))

@@ -14,7 +14,7 @@ from gemma_operator.simulation.engine_model import INTERACTIVE, PROTOTYPE, Engin
 from gemma_operator.simulation.faults import Fault, FaultKind, Faults
 from gemma_operator.simulation.fleet import Engines, World
 from gemma_operator.simulation.policies import Product, Static
-from gemma_operator.simulation.run import simulate
+from gemma_operator.simulation.run import play
 from gemma_operator.simulation.step_model import Engine, EngineConfig, FrontEnd, Request
 from gemma_operator.workload.arrivals import Arrivals
 from gemma_operator.workload.synthetic import constant, step, synthetic
@@ -104,7 +104,7 @@ def test_the_same_run_twice_is_the_same_to_the_last_bit() -> None:
     arrivals = synthetic(step(20, 70, 600), 1800, seed=4).with_media(0.1, 4)
 
     def digest(seed: int) -> str:
-        return simulate(Product(), arrivals, World(seed=seed), length=1800, initial=2, preroll=0).digest
+        return play(Product(), arrivals, World(seed=seed), length=1800, initial=2, preroll=0).outcome.digest
 
     assert digest(1) == digest(1) != digest(2)
 
@@ -155,8 +155,8 @@ def test_counters_are_what_happened_at_the_last_scrape() -> None:
 def test_admission_limits_refuse_and_refusals_are_misses() -> None:
     arrivals = synthetic(constant(60), 120, seed=3, output_tokens=10)
     limited = from_step_model(EngineConfig(4096, 64), queued_tokens=6000)
-    free = simulate(Static(1), arrivals, World(engine=INTERACTIVE), length=120, preroll=0)
-    valve = simulate(Static(1), arrivals, World(engine=limited), length=120, preroll=0)
+    free = play(Static(1), arrivals, World(engine=INTERACTIVE), length=120, preroll=0).outcome
+    valve = play(Static(1), arrivals, World(engine=limited), length=120, preroll=0).outcome
     assert free.attainment < 0.2 < valve.attainment < 0.9
 
 
@@ -164,7 +164,7 @@ def test_a_skewed_router_is_worse_than_the_shortest_queue() -> None:
     arrivals = synthetic(constant(100), 120, seed=5, output_tokens=10).with_media(0.3, 5)
 
     def attained(router: int) -> float:
-        return simulate(Static(5), arrivals, World(router=router), length=120, initial=5, preroll=0).attainment
+        return play(Static(5), arrivals, World(router=router), length=120, initial=5, preroll=0).outcome.attainment
 
     assert attained(kernel.SHORTEST) > attained(kernel.SKEWED) + 0.1
     assert attained(kernel.IN_TURN) > attained(kernel.SKEWED) + 0.1
@@ -172,7 +172,7 @@ def test_a_skewed_router_is_worse_than_the_shortest_queue() -> None:
 
 def test_no_engine_no_answer() -> None:
     arrivals = synthetic(constant(5), 60)
-    outcome = simulate(Static(0), arrivals, World(), length=60, initial=0, preroll=0)
+    outcome = play(Static(0), arrivals, World(), length=60, initial=0, preroll=0).outcome
     assert outcome.attainment == 0
     assert outcome.p95 == math.inf
     assert outcome.gpu_hours == 0
@@ -182,7 +182,7 @@ def test_no_engine_no_answer() -> None:
 def test_the_prototype_of_the_bound_is_there_to_compare_with(rate: float, published: float) -> None:
     """research/autoscaling.md section 6: p95 with a tenth of videos; 100 output tokens, which it doesn't name, fit."""
     arrivals = synthetic(constant(rate), 180, seed=6, output_tokens=100).with_media(0.1, 6)
-    outcome = simulate(Static(1), arrivals, World(engine=PROTOTYPE), length=180, preroll=0)
+    outcome = play(Static(1), arrivals, World(engine=PROTOTYPE), length=180, preroll=0).outcome
     assert outcome.p95 == pytest.approx(published, rel=0.06)
 
 
@@ -200,7 +200,7 @@ def test_policies_see_the_fault_not_the_truth() -> None:
 
     policy = Watching()
     arrivals = synthetic(constant(5), 120)
-    simulate(
+    play(
         policy,
         arrivals,
         World(),

@@ -7,7 +7,7 @@ import numpy as np
 from gemma_operator.simulation.bound import START_SECONDS, cheapest, clairvoyant, isolated_misses
 from gemma_operator.simulation.fleet import World
 from gemma_operator.simulation.policies import Static
-from gemma_operator.simulation.run import TICK_SECONDS, simulate
+from gemma_operator.simulation.run import TICK_SECONDS, play
 from gemma_operator.workload.synthetic import constant, step, synthetic
 
 
@@ -53,7 +53,7 @@ def test_misses_fall_with_replicas() -> None:
 def test_the_bound_is_between_its_lower_side_and_the_best_static_fleet() -> None:
     arrivals = synthetic(step(25, 75, 1200), 2400, seed=2, output_tokens=10)
     bound = clairvoyant(arrivals, 2400, World(), most=5)
-    static = simulate(Static(3), arrivals, World(), length=2400, initial=3, preroll=0)
+    static = play(Static(3), arrivals, World(), length=2400, initial=3, preroll=0).outcome
     for attainment in (0.97, 0.99):
         assert bound.least_gpu_hours(attainment) <= bound.gpu_hours(attainment) <= static.gpu_hours
     assert bound.achieved[-1].attainment > 0.99

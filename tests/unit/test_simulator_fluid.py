@@ -12,7 +12,7 @@ from gemma_operator.scaling.pool import Slo
 from gemma_operator.simulation.fleet import World
 from gemma_operator.simulation.fluid import Curve, curve_of, flow
 from gemma_operator.simulation.policies import DEFAULT, Product
-from gemma_operator.simulation.run import TICK_SECONDS, simulate
+from gemma_operator.simulation.run import TICK_SECONDS, play
 from gemma_operator.workload.arrivals import Arrivals
 from gemma_operator.workload.synthetic import arrivals_at, sine
 
@@ -40,7 +40,7 @@ def test_it_agrees_with_request_by_request(curve: Curve) -> None:
     shape = sine(low, high, seconds)
     at = arrivals_at(shape, seconds, seed=4)
     arrivals = Arrivals.of(at, 500, 20).with_media(0.1, 4)
-    exact = simulate(Product(), arrivals, WORLD, length=seconds, initial=6, preroll=0.0)
+    exact = play(Product(), arrivals, WORLD, length=seconds, initial=6, preroll=0.0).outcome
     rates = shape(np.arange(0.5, seconds / TICK_SECONDS) * TICK_SECONDS)
     fluid = flow(DEFAULT, rates, curve, WORLD, initial=6)
     assert fluid == flow(DEFAULT, rates, curve, WORLD, initial=6), "the same every time"

@@ -19,7 +19,7 @@ from gemma_operator.simulation.bound import Oracle, clairvoyant
 from gemma_operator.simulation.fleet import Engines, World
 from gemma_operator.simulation.llm_d import Replica
 from gemma_operator.simulation.policies import Part, Product, Without
-from gemma_operator.simulation.run import Outcome, Policy, simulate
+from gemma_operator.simulation.run import Outcome, Policy, play
 from gemma_operator.workload.synthetic import constant, sine, synthetic
 
 NOW = 1_700_000_000.0
@@ -136,7 +136,7 @@ DAY = synthetic(sine(20, 60, 1500), 1500, seed=3, output_tokens=20).with_media(0
 
 
 def played(make: Callable[[], Policy], arrivals: object = DAY, length: float = 1500.0) -> Outcome:
-    return simulate(make(), arrivals, World(seed=1), length=length, initial=2, preroll=0.0)  # type: ignore[arg-type]
+    return play(make(), arrivals, World(seed=1), length=length, initial=2, preroll=0.0).outcome  # type: ignore[arg-type]
 
 
 def test_who_knows_the_next_cold_start_is_near_the_bound_and_not_under_it() -> None:

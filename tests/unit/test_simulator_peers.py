@@ -15,7 +15,7 @@ from gemma_operator.simulation.bound import clairvoyant
 from gemma_operator.simulation.fleet import World
 from gemma_operator.simulation.measures import Run, interval, summarise
 from gemma_operator.simulation.policies import Product, Static
-from gemma_operator.simulation.run import simulate
+from gemma_operator.simulation.run import play
 from gemma_operator.workload.synthetic import constant, sine, synthetic
 from tools.compare.report import page
 
@@ -150,8 +150,8 @@ def test_the_comparison_from_end_to_end() -> None:
     for name, make in {"ours": Product, "static": lambda: Static(4), "hpa": lambda: peers.hpa_p95(exact=True)}.items():
         for seed in (0, 1):
             world = World(seed=seed)
-            outcome = simulate(make(), case.arrivals, world, length=case.seconds, initial=2)
-            runs.append(Run("short day", name, 3, seed, outcome, bound.gpu_hours(outcome.attainment)))
+            outcome = play(make(), case.arrivals, world, length=case.seconds, initial=2).outcome
+            runs.append(Run.of("short day", name, 3, seed, outcome, bound.gpu_hours(outcome.attainment)))
     ours, static, hpa = summarise(runs, "ours")
     assert ours.attainment > 0.96, "the pre-roll knows a falling load only, and then it rises to four times"
     assert ours.gpu_hours < static.gpu_hours
@@ -165,6 +165,6 @@ def test_the_comparison_from_end_to_end() -> None:
 
 def test_constant_load_turns_at_most_twice_an_hour() -> None:
     arrivals = synthetic(constant(60), 5400, seed=5, output_tokens=20).with_media(0.1, 5)
-    outcome = simulate(Product(), arrivals, World(seed=2), length=5400, initial=3)
+    outcome = play(Product(), arrivals, World(seed=2), length=5400, initial=3).outcome
     assert outcome.reversals <= 3
     assert outcome.attainment > 0.99

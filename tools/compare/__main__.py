@@ -3,7 +3,8 @@
     python -m tools.compare --traces FOLDER [--workloads conversation,bursts] [--seeds 5] [--trace-seeds 9,10]
 
 Every policy meets the same arrivals and the same cold starts, so differences are paired, seed by seed; their intervals
-(95 %) are over all pairs. FOLDER holds the traces (docs/simulator.md says which). Writes docs/data/comparison.json and docs/data/comparison.html.
+(95 %) are over all pairs. FOLDER holds the traces (docs/simulator.md says which). Writes docs/data/comparison.json and docs/data/comparison.html
+after each policy: runs of the same workload, policy and seeds are replaced, all others stay.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from pathlib import Path
 from gemma_operator.simulation.bound import clairvoyant
 from gemma_operator.simulation.fleet import World
 from gemma_operator.simulation.measures import Run, summarise
-from gemma_operator.simulation.run import simulate
+from gemma_operator.simulation.run import play
 from gemma_operator.workload.arrivals import WorkloadError
-from tools.compare.policies import MOST, NAMES, OURS, policies
+from tools.compare.policies import DONORS, MOST, NAMES, OURS, policies
 from tools.compare.report import page
 from tools.compare.workloads import ALL
 
 OUT = Path(__file__).parents[2] / "docs/data"
+COMMAND = "python -m tools.compare --traces FOLDER --workloads NAMES --seeds N --trace-seeds NUMBERS"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,62 +48,47 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = list(dict.fromkeys([OURS, *(name.strip() for name in given.policies.split(";"))]))
     if unknown := [name for name in chosen if name not in NAMES]:
         parser.error(f"there is no policy {'; '.join(unknown)}: use some of {'; '.join(NAMES)}")
-    runs: list[Run] = []
     try:
         for name in names:
             for trace_seed in map(int, given.trace_seeds.split(",")):
-                runs += _runs(given, name, trace_seed, chosen)
+                _compare(given, name, trace_seed, chosen)
     except WorkloadError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    summaries = summarise(runs, OURS)
-    OUT.mkdir(parents=True, exist_ok=True)
-    command = f"python -m tools.compare --workloads '{given.workloads}' --seeds {given.seeds} --trace-seeds {given.trace_seeds}"
-    data = {
-        "command": f"{command} --traces FOLDER",
-        "summaries": [asdict(one) for one in summaries],
-        "runs": [_row(run) for run in runs],
-    }
-    (OUT / "comparison.json").write_text(json.dumps(data, indent=1) + "\n")
-    (OUT / "comparison.html").write_text(page(command, summaries))
     return 0
 
 
-def _row(run: Run) -> dict[str, object]:
-    """One run, for whoever wants to pair it otherwise."""
-    outcome = run.outcome
-    return {
-        "workload": run.workload,
-        "policy": run.policy,
-        "trace_seed": run.trace_seed,
-        "seed": run.seed,
-        "attainment": round(outcome.attainment, 6),
-        "gpu_hours": round(outcome.gpu_hours, 4),
-        "bound_gpu_hours": round(run.bound, 4),
-        "digest": outcome.digest[:16],
-    }
-
-
-def _runs(given: argparse.Namespace, name: str, trace_seed: int, chosen: list[str]) -> list[Run]:
+def _compare(given: argparse.Namespace, name: str, trace_seed: int, chosen: list[str]) -> None:
     workload = ALL[name](given.traces, trace_seed).plain(trace_seed)
     print(f"[{name}] {len(workload.arrivals)} requests in {workload.seconds / 3600:.1f} h: the bound …", flush=True)
     bound = clairvoyant(workload.arrivals, workload.seconds, World(), most=MOST)
     initial = max(1, math.ceil(bound.gpu_hours(0.99) * 3600 / workload.seconds))
-    runs = []
     makers = policies(workload)
     for policy in chosen:
-        started = time.monotonic()
+        started, runs = time.monotonic(), []
         for seed in range(given.seeds):
-            outcome = simulate(
-                makers[policy](), workload.arrivals, World(seed=seed), length=workload.seconds, initial=initial
-            )
-            runs.append(Run(name, policy, trace_seed, seed, outcome, bound.gpu_hours(outcome.attainment)))
-        last = runs[-1].outcome
+            world = World(seed=seed, donors=DONORS.get(policy, 0))
+            outcome = play(makers[policy](), workload.arrivals, world, length=workload.seconds, initial=initial).outcome
+            runs.append(Run.of(name, policy, trace_seed, seed, outcome, bound.gpu_hours(outcome.attainment)))
+        _keep(runs)
+        last = runs[-1]
         print(
             f"[{name}] {policy}: {last.attainment:.2%}, {last.gpu_hours:.2f} GPU-h ({time.monotonic() - started:.0f} s)",
             flush=True,
         )
-    return runs
+
+
+def _keep(runs: list[Run]) -> None:
+    """Write them beside what is there already, in place of runs of the same seeds."""
+    path = OUT / "comparison.json"
+    before = [Run(**row) for row in json.loads(path.read_text())["runs"]] if path.exists() else []
+    kept = {run.key: run for run in (*before, *runs)}
+    order = {name: number for number, name in enumerate((*ALL, *NAMES))}
+    found = sorted(kept.values(), key=lambda run: (order[run.workload], order[run.policy], run.trace_seed, run.seed))
+    OUT.mkdir(parents=True, exist_ok=True)
+    rows = ",\n".join(json.dumps(asdict(run)) for run in found)
+    path.write_text(f'{{"command": "{COMMAND}",\n"runs": [\n{rows}\n]}}\n')
+    (OUT / "comparison.html").write_text(page(COMMAND, summarise(found, OURS)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from gemma_operator.simulation import peers
 from gemma_operator.simulation.fleet import World
 from gemma_operator.simulation.policies import Product, Static
-from gemma_operator.simulation.run import PREROLL_SECONDS, TICK_SECONDS, Outcome, Policy, simulate
+from gemma_operator.simulation.run import PREROLL_SECONDS, TICK_SECONDS, Outcome, Policy, play
 from tools.compare.workloads import Workload, multimodal_slice
 
 OUT = Path(__file__).parents[2] / "docs/pictures/simulated.png"
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     workload = multimodal_slice(given.traces, 7).plain(7)
     outcomes = {
-        name: simulate(make(), workload.arrivals, World(seed=0), length=workload.seconds, initial=INITIAL)
+        name: play(make(), workload.arrivals, World(seed=0), length=workload.seconds, initial=INITIAL).outcome
         for name, (make, _) in POLICIES.items()
     }
     draw(workload, outcomes).savefig(OUT)

@@ -10,7 +10,7 @@ import numpy as np
 from gemma_operator.simulation import llm_d, peers
 from gemma_operator.simulation.bound import Oracle
 from gemma_operator.simulation.fleet import World
-from gemma_operator.simulation.policies import Part, Product, Static, Without
+from gemma_operator.simulation.policies import Borrower, Part, Product, Static, Without
 from gemma_operator.simulation.run import PREROLL_SECONDS, Policy, with_preroll
 from tools.compare.workloads import Workload
 
@@ -35,8 +35,10 @@ AUTOSCALERS: Makers = {
     "rate feed-forward": lambda: peers.RateFeedForward(CARRIES),
 }
 PARTS: Makers = {f"{OURS} without {part}": lambda part=part: Without(part) for part in Part}  # type: ignore[misc]
+DONORS = {f"{OURS}, 1 donor": 1, f"{OURS}, 2 donors": 2}
+"""Warm engines of a batch pool that may be lent."""
 ORACLE = "oracle, one cold start ahead"
-NAMES = (OURS, *PARTS, ORACLE, *FIXED, *AUTOSCALERS)
+NAMES = (OURS, *DONORS, *PARTS, ORACLE, *FIXED, *AUTOSCALERS)
 
 
 def policies(workload: Workload) -> Makers:
@@ -46,7 +48,14 @@ def policies(workload: Workload) -> Makers:
     mean = len(at) / workload.seconds
     static = (math.ceil(rate / CARRIES) for rate in (mean, busiest))
     fixed: Makers = {name: lambda n=n: Static(max(1, n)) for name, n in zip(FIXED, static, strict=True)}  # type: ignore[misc]
-    return {OURS: Product, **PARTS, ORACLE: _oracle(workload), **fixed, **AUTOSCALERS}
+    return {
+        OURS: Product,
+        **dict.fromkeys(DONORS, Borrower),
+        **PARTS,
+        ORACLE: _oracle(workload),
+        **fixed,
+        **AUTOSCALERS,
+    }
 
 
 def _oracle(workload: Workload) -> Callable[[], Policy]:

@@ -50,6 +50,8 @@ def _cells(one: Summary) -> list[str]:
 
 
 def _shown(found: Interval) -> str:
+    if math.isnan(found.mean):
+        return "-"
     return f"{found.mean:+.2f}" + (f" ± {found.half:.2f}" if math.isfinite(found.half) else "")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from gemma_operator.workload.arrivals import Arrivals
 from gemma_operator.workload.logs import read_csv, read_jsonl
 from gemma_operator.workload.servegen import read_servegen
+from gemma_operator.workload.synthetic import arrivals_at
 
 LOG_START = 240.0
 """The conversation log's own start makes an artificial ramp (research/autoscaling.md section 4)."""
@@ -76,10 +77,18 @@ def bursts(traces: Path, seed: int, scale: float = 10) -> Workload:
     return Workload(log.scaled(scale, seed), float(seconds))
 
 
+def steps(traces: Path, seed: int) -> Workload:
+    """Three times the load for twenty minutes, after and before forty minutes without."""
+    seconds = 6000.0
+    at = arrivals_at(lambda now: np.where((now >= 2400) & (now < 3600), 66.0, 22.0), seconds, seed=seed)
+    return Workload(Arrivals.of(at, 500, np.random.default_rng([seed, 4]).geometric(1 / 100, len(at))), seconds)
+
+
 ALL: dict[str, Callable[[Path, int], Workload]] = {
     "mm day": multimodal_day,
     "mm 3.5 h": multimodal_slice,
     "conversation": conversation,
     "bursts": bursts,
+    "step": steps,
     "mooncake": mooncake,
 }

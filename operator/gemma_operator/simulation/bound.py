@@ -17,7 +17,7 @@ from gemma_operator.scaling.counters import Reading
 from gemma_operator.scaling.pool import Fleet
 from gemma_operator.simulation import engine_kernel as kernel
 from gemma_operator.simulation.fleet import EPOCH, World, empty_engines, requests_of
-from gemma_operator.simulation.run import TICK_SECONDS, Outcome, simulate
+from gemma_operator.simulation.run import TICK_SECONDS, Outcome, play
 from gemma_operator.workload.arrivals import Arrivals
 
 START_SECONDS = 330.0
@@ -103,14 +103,15 @@ def clairvoyant(arrivals: Arrivals, seconds: float, world: World, *, slo: float 
             _, serving = cheapest(misses, price * cautious, 0)
             key = serving.tobytes()
             if key not in played:
-                played[key] = play(serving, arrivals, seconds, fixed, slo)
+                played[key] = scheduled(serving, arrivals, seconds, fixed, slo)
     points = [Point(outcome.attainment, outcome.gpu_hours) for outcome in played.values()]
     return Bound(_envelope(points), tuple(lower), len(arrivals))
 
 
-def play(serving: NDArray[np.int64], arrivals: Arrivals, seconds: float, world: World, slo: float) -> Outcome:
+def scheduled(serving: NDArray[np.int64], arrivals: Arrivals, seconds: float, world: World, slo: float) -> Outcome:
     """A schedule in the simulator."""
-    return simulate(Schedule(serving), arrivals, world, length=seconds, slo=slo, initial=int(serving[0]), preroll=0.0)
+    first = int(serving[0])
+    return play(Schedule(serving), arrivals, world, length=seconds, slo=slo, initial=first, preroll=0.0).outcome
 
 
 def isolated_misses(arrivals: Arrivals, seconds: float, world: World, slo: float, most: int) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gemma_operator.engine.settings import TTFT_EDGES
 from gemma_operator.scaling.counters import EngineCounters, Scrape
+from gemma_operator.scaling.lending import Loans
 from gemma_operator.scaling.pool import MOST_COLD_START_SECONDS, Fleet, Member
 from gemma_operator.simulation import engine_kernel as kernel
 from gemma_operator.simulation.engine_model import INTERACTIVE, EngineModel, media_of
@@ -36,6 +37,10 @@ class World:
     """Share of starts that fail once (image pull), and begin again."""
     room: int = SLOTS
     """Engines that the cluster has GPUs for."""
+    donors: int = 0
+    """Warm engines of a batch pool beside it that may be lent."""
+    flip: float = 10.0
+    """Seconds from a loan's decision to the first requests (research/bound.md section 4)."""
     drain: float = 120.0
     """After so many seconds an engine is gone, whatever it still does."""
     scrape_interval: float = 15.0
@@ -63,10 +68,13 @@ class Pod:
     phase: float = 0.0
     """From Ready to its first scrape."""
     deleted: float | None = None
+    lent_at: float | None = None
+    """Of a donor: when it was lent; None while it is its own pool's."""
+    kind: str = "engine"
 
     @property
     def uid(self) -> str:
-        return f"engine-{self.number}"
+        return f"{self.kind}-{self.number}"
 
 
 class Engines:
@@ -86,6 +94,8 @@ class Engines:
         self._room = world.room
         for _ in range(replicas):
             self._create(warm=True)
+        self.donors = [self._donor(number) for number in range(world.donors)]
+        self._ended_loans: list[tuple[float, float]] = []
 
     @property
     def present(self) -> list[Pod]:
@@ -122,6 +132,18 @@ class Engines:
                     self._slots.state[pod.slot] = kernel.DRAINING
         self._find_room()
 
+    def move(self, loans: Loans) -> None:
+        """Lend donors, and give them back: what they have in flight they finish, and their counters run on."""
+        for donor in self.donors:
+            if donor.uid in loans.lend:
+                donor.lent_at = self.now
+                self._slots.state[donor.slot] = kernel.SERVING
+                self._slots.ready_at[donor.slot] = self.now + self.world.flip
+            elif donor.uid in loans.give_back and donor.lent_at is not None:
+                self._ended_loans.append((donor.lent_at, self.now))
+                donor.lent_at = None
+                self._slots.state[donor.slot] = kernel.DRAINING
+
     def take_free_gpus(self, are_taken: bool) -> None:
         """Somebody else takes all GPUs that are free now or become free, or gives them back."""
         used = sum(pod.slot >= 0 for pod in self.pods)
@@ -140,31 +162,45 @@ class Engines:
     def scrape(self) -> Scrape:
         """The newest scrape of every Ready engine."""
         found = {}
-        for pod in self.present:
+        for pod in [*self.present, *self.donors]:
             if pod.slot >= 0 and pod.ready_at <= self.now and self._slots.scraped_at[pod.slot] > 0:
                 found[pod.uid] = self._sample(pod)
         return Scrape(found)
 
     def fleet(self) -> Fleet:
-        """What the API server knows."""
-        present, epoch = self.present, self.world.epoch
-        members = tuple(
-            Member(pod.uid, epoch + pod.created, epoch + pod.ready_at, epoch + pod.ready_at)
-            for pod in present
-            if pod.ready_at <= self.now
-        )
+        """What the API server knows of the pool."""
+        present = self.present
+        ready = [self._member(pod) for pod in present if pod.ready_at <= self.now]
+        guests = [self._member(donor, donor.lent_at) for donor in self.donors if donor.lent_at is not None]
         return Fleet(
             desired=len(present),
-            members=members,
-            pending=len(present) - len(members),
+            members=(*ready, *guests),
+            pending=len(present) - len(ready),
             unschedulable=sum(pod.slot < 0 for pod in present),
         )
 
+    def batch_fleet(self) -> Fleet:
+        """What it knows of the batch pool beside it."""
+        home = tuple(self._member(donor) for donor in self.donors if donor.lent_at is None)
+        return Fleet(desired=len(self.donors), members=home, away=len(self.donors) - len(home))
+
     def gpu_seconds(self, start: float, end: float) -> float:
-        """GPU time between two times, from creation to gone; Pods without a GPU cost none."""
+        """GPU time between two times, from creation to gone, loans included; Pods without a GPU cost none."""
         lives = [(pod.created, gone) for pod, gone in self.gone if pod.slot >= 0]
         lives += [(pod.created, end) for pod in self.pods if pod.slot >= 0]
+        lives += [*self._ended_loans, *((donor.lent_at, end) for donor in self.donors if donor.lent_at is not None)]
         return sum(max(0.0, min(gone, end) - max(created, start)) for created, gone in lives)
+
+    def _member(self, pod: Pod, lent_at: float | None = None) -> Member:
+        epoch = self.world.epoch
+        joined = pod.ready_at if lent_at is None else lent_at
+        return Member(pod.uid, epoch + pod.created, epoch + pod.ready_at, epoch + joined, lent=lent_at is not None)
+
+    def _donor(self, number: int) -> Pod:
+        donor = Pod(number, created=-MOST_COLD_START_SECONDS, kind="donor")
+        self._place(donor, donor.created)
+        self._slots.state[donor.slot] = kernel.DRAINING
+        return donor
 
     def _create(self, warm: bool = False) -> None:
         pod = Pod(self._count, self.now)

@@ -21,13 +21,42 @@ class Run:
     policy: str
     trace_seed: int
     seed: int
-    outcome: Outcome
     bound: float
     """GPU-hours of the clairvoyant schedule of the same attainment."""
+    attainment: float
+    gpu_hours: float
+    bad_minutes: float
+    reversals: int
+    wasted_starts: int
+    worst_minutes: int
+    """The longest run of bad minutes."""
+    digest: str
+
+    @classmethod
+    def of(cls, workload: str, policy: str, trace_seed: int, seed: int, outcome: Outcome, bound: float) -> Run:
+        return cls(
+            workload,
+            policy,
+            trace_seed,
+            seed,
+            round(bound, 4),
+            round(outcome.attainment, 6),
+            round(outcome.gpu_hours, 4),
+            round(outcome.bad_minutes, 4),
+            outcome.reversals,
+            outcome.wasted_starts,
+            outcome.worst_minutes,
+            outcome.digest[:16],
+        )
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        """What two runs of the same have in common."""
+        return self.workload, self.policy, self.trace_seed, self.seed
 
     @property
     def ratio(self) -> float:
-        return self.outcome.gpu_hours / self.bound
+        return self.gpu_hours / self.bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +68,9 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of the mean of independent values; infinitely wide for a single one."""
+    """Of the mean of independent values; infinitely wide for a single one, unknown for none."""
     if len(values) < 2:
-        return Interval(values[0], math.inf)
+        return Interval(values[0] if values else math.nan, math.inf)
     free = len(values) - 1
     t = T_95[free - 1] if free <= len(T_95) else 1.96 + 2.6 / free
     return Interval(statistics.fmean(values), t * statistics.stdev(values) / math.sqrt(len(values)))
@@ -77,22 +106,20 @@ def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
 
 def _summary(own: Sequence[Run], runs: Sequence[Run], reference: str) -> Summary:
     def mean(name: str) -> float:
-        return statistics.fmean(float(getattr(run.outcome, name)) for run in own)
+        return statistics.fmean(float(getattr(run, name)) for run in own)
 
     others = {
-        (run.trace_seed, run.seed): run.outcome
-        for run in runs
-        if run.policy == reference and run.workload == own[0].workload
+        (run.trace_seed, run.seed): run for run in runs if run.policy == reference and run.workload == own[0].workload
     }
-    pairs = [(run.outcome, others[run.trace_seed, run.seed]) for run in own]
+    pairs = [(run, others[run.trace_seed, run.seed]) for run in own if (run.trace_seed, run.seed) in others]
     return Summary(
         workload=own[0].workload,
         policy=own[0].policy,
         runs=len(own),
         attainment=mean("attainment"),
-        worst=min(run.outcome.attainment for run in own),
+        worst=min(run.attainment for run in own),
         gpu_hours=mean("gpu_hours"),
-        ratio=statistics.fmean(run.ratio for run in own),
+        ratio=mean("ratio"),
         bad_minutes=mean("bad_minutes"),
         reversals=mean("reversals"),
         wasted_starts=mean("wasted_starts"),

@@ -6,12 +6,13 @@ import hashlib
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gemma_operator.scaling.counters import Reading
+from gemma_operator.scaling.lending import Loans
 from gemma_operator.scaling.pool import Fleet
 from gemma_operator.simulation.faults import Faults
 from gemma_operator.simulation.fleet import Engines, World
@@ -29,6 +30,15 @@ class Policy(Protocol):
 
     def replicas(self, now: float, reading: Reading, fleet: Fleet) -> int:
         """Replicas to ask for from now on (`now` in epoch seconds)."""
+        ...
+
+
+@runtime_checkable
+class Borrowing(Protocol):
+    """A policy that may borrow the donors of a batch pool as well."""
+
+    def moves(self, now: float, reading: Reading, fleet: Fleet, batch: Fleet) -> tuple[int, Loans]:
+        """Replicas to ask for, and the donors to move."""
         ...
 
 
@@ -87,23 +97,6 @@ class Played:
     """Seconds; not a number where there was none, infinite where the request was refused."""
 
 
-def simulate(
-    policy: Policy,
-    arrivals: Arrivals,
-    world: World,
-    *,
-    length: float,
-    slo: float = 0.3,
-    initial: int = 1,
-    preroll: float = PREROLL_SECONDS,
-    faults: Faults | None = None,
-) -> Outcome:
-    """Play a workload of `length` seconds under a policy."""
-    return play(
-        policy, arrivals, world, length=length, slo=slo, initial=initial, preroll=preroll, faults=faults
-    ).outcome
-
-
 def play(
     policy: Policy,
     arrivals: Arrivals,
@@ -115,7 +108,7 @@ def play(
     preroll: float = PREROLL_SECONDS,
     faults: Faults | None = None,
 ) -> Played:
-    """The same, with all that happened. Faults are in seconds since the workload's start."""
+    """Play a workload of `length` seconds under a policy. Faults are in seconds since the workload's start."""
     engines = Engines(world, with_preroll(arrivals, preroll, length), initial)
     faults, end = faults or Faults(), preroll + length
     ticks = []
@@ -125,8 +118,12 @@ def play(
             break
         engines.advance(now)
         faults.strike(engines, now - preroll)
-        fleet = engines.fleet()
-        asked = policy.replicas(world.epoch + now, faults.reading(engines.scrape(), now - preroll), fleet)
+        fleet, reading = engines.fleet(), faults.reading(engines.scrape(), now - preroll)
+        if isinstance(policy, Borrowing):
+            asked, loans = policy.moves(world.epoch + now, reading, fleet, engines.batch_fleet())
+            engines.move(loans)
+        else:
+            asked = policy.replicas(world.epoch + now, reading, fleet)
         engines.resize(asked)
         ticks.append(Tick(now - preroll, asked, len(fleet.members)))
     engines.advance(end + GRACE_SECONDS)
