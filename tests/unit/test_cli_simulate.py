@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gemma_operator.cli import main
 from gemma_operator.cli.simulate import FAULTS
@@ -49,6 +50,27 @@ def test_a_table_a_page_and_the_same_run_every_time(capsys, tmp_path):
     assert "MetricsMissing" in page.read_text()
     assert main(command) == 0
     assert capsys.readouterr().out == shown
+
+
+def test_engines_that_batch_may_lend_bridge_a_cold_start(capsys, tmp_path):
+    burst = "spike:rate=10,to=45,at=1200,length=900,seconds=3000,output-tokens=10"
+    document = yaml.safe_load((ROOT / "examples/gemma4-e4b.yaml").read_text())
+    found = {}
+    for lend in (None, 2):
+        document["spec"]["pools"]["batch"]["replicas"] = {"min": 1, "max": 3}
+        document["spec"]["pools"]["batch"]["modalities"] = {"video": {"count": 1, "frames": 6}}
+        document["spec"]["pools"]["batch"]["scaling"] = {"lend": lend} if lend else {}
+        (tmp_path / "serving.yaml").write_text(yaml.safe_dump(document))
+        main(["simulate", str(tmp_path / "serving.yaml"), burst, "--pre-roll", "0s", "-o", "json"])
+        found[lend] = json.loads(capsys.readouterr().out)
+    assert found[2]["attainment"] > found[None]["attainment"] + 0.05
+    told = [note for note in found[2]["notes"] if "2 batch engines are taken as warm" in note]
+    assert told, found[2]["notes"]
+    assert not [note for note in found[None]["notes"] if "lent" in note]
+    del document["spec"]["pools"]["batch"]["modalities"]
+    (tmp_path / "serving.yaml").write_text(yaml.safe_dump(document))
+    main(["simulate", str(tmp_path / "serving.yaml"), CALM, "--pre-roll", "0s"])
+    assert "scaling.lend has no effect" in capsys.readouterr().out
 
 
 def test_figures_add_up(told):

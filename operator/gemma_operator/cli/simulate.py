@@ -78,7 +78,7 @@ def add_to(commands: Any) -> None:
 
 def simulate(arguments: Namespace) -> int:
     """Print what would happen; returns the exit code."""
-    view = _view(arguments.file, arguments.pool)
+    view, donors, unfit = _view(arguments.file, arguments.pool)
     profile = read_profile(arguments.profile)
     with extra.simulator("simulate"):
         from rich.console import Console
@@ -97,11 +97,12 @@ def simulate(arguments: Namespace) -> int:
             failed_starts=arguments.failed_starts,
             gpus=arguments.gpus,
             faults=_faults(arguments.fault, arguments.start),
+            donors=donors,
             initial=arguments.initial,
             preroll=arguments.pre_roll,
             seed=arguments.seed,
         )
-        found = what_if(view, arrivals, given, notes)
+        found = what_if(view, arrivals, given, (*notes, *unfit))
         text = io.StringIO()
         show(found, Console(file=text, width=120))
         if arguments.output == "json":
@@ -118,13 +119,14 @@ def simulate(arguments: Namespace) -> int:
     return 0 if found.holds else MISSED
 
 
-def _view(file: Path, name: str | None) -> PoolView:
-    """The pool that is played, as its engine sees it."""
+def _view(file: Path, name: str | None) -> tuple[PoolView, int, list[str]]:
+    """The pool that is played, as its engine sees it; how many engines others may lend it, and why some may not."""
     documents = read_documents(file, "default")
     if len(documents) != 1:
         raise BadSetting(f"{file} holds {len(documents)} GemmaServings: give a file with one")
     serving = parse(documents[0])
-    engines = desired(serving, read_settings().defaults).engines
+    want = desired(serving, read_settings().defaults)
+    engines = want.engines
     if name is None:
         able = [pool for pool, engine in engines.items() if engine.view.slo]
         if len(able) != 1:
@@ -134,7 +136,9 @@ def _view(file: Path, name: str | None) -> PoolView:
         name = able[0]
     if name not in engines:
         raise BadSetting(f"{file} has no pool {name}: it has {', '.join(engines)}")
-    return engines[name].view
+    pools = [serving.spec.pools[lender] for lender in want.lenders] if name == serving.spec.borrower else []
+    donors = sum(min(p.scaling.lend or 0, p.replicas.ceiling - p.replicas.min) for p in pools)
+    return engines[name].view, donors, [finding.message for finding in want.warnings if finding.id == "LendingUnfit"]
 
 
 def _faults(given: list[tuple[str, float, float]], start: datetime) -> tuple[Any, ...]:

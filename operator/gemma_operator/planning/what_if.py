@@ -13,6 +13,7 @@ from gemma_operator.planning.estimate import Engines
 from gemma_operator.planning.load import STEP, engines_for, load_of
 from gemma_operator.scaling.counters import Reading
 from gemma_operator.scaling.decision import Decision, Reason
+from gemma_operator.scaling.lending import Loans
 from gemma_operator.scaling.memory import restore
 from gemma_operator.scaling.observation import Watch
 from gemma_operator.scaling.policy import policy_of
@@ -21,8 +22,8 @@ from gemma_operator.scaling.profile import Profile
 from gemma_operator.simulation.engine_model import from_step_model
 from gemma_operator.simulation.faults import Fault, FaultKind, Faults
 from gemma_operator.simulation.fleet import SLOTS, World
-from gemma_operator.simulation.policies import Product
-from gemma_operator.simulation.run import BAD_MINUTE, Outcome, Tick, play
+from gemma_operator.simulation.policies import Borrower
+from gemma_operator.simulation.run import BAD_MINUTE, TICK_SECONDS, Outcome, Tick, play
 from gemma_operator.simulation.step_model import EngineConfig
 from gemma_operator.workload.arrivals import Arrivals, WorkloadError
 
@@ -50,6 +51,8 @@ class Circumstances:
     gpus: int | None = None
     """That the cluster has for this pool; enough where absent."""
     faults: tuple[Fault, ...] = ()
+    donors: int = 0
+    """Warm batch engines that may be lent to the pool, which have nothing to do that can't wait."""
     initial: int | None = None
     """Engines at the start; what the workload's first minutes need where absent."""
     preroll: float = 1800.0
@@ -150,24 +153,37 @@ def what_if(view: PoolView, arrivals: Arrivals, given: Circumstances, notes: Seq
         decisions=_told(operator.decisions, given.start),
         faults=given.faults,
         findings=_findings(operator.decisions, given.start),
-        notes=tuple(notes),
+        notes=(*notes, *_loans(given, operator.decisions)),
     )
 
 
-class _Operator(Product):
+def _loans(given: Circumstances, decisions: Sequence[Decision]) -> tuple[str, ...]:
+    if not given.donors:
+        return ()
+    lent = [decision.lent for decision in decisions if decision.at > given.start]
+    hours = sum(lent) * TICK_SECONDS / 3600
+    donors = "1 batch engine is" if given.donors == 1 else f"{given.donors} batch engines are"
+    return (
+        f"{donors} taken as warm, idle and to be lent: up to {max(lent, default=0)} at a time were, "
+        f"for {hours:.2f} of the engine-hours",
+    )
+
+
+class _Operator(Borrower):
     """The product's rule in a process that may be down for a while, and then knows what it had written down."""
 
     def __init__(self, policy: Policy, faults: Faults, start: float) -> None:
         super().__init__(policy)
         self._faults, self._start, self._is_down = faults, start, False
 
-    def replicas(self, now: float, reading: Reading, fleet: Fleet) -> int:
+    def moves(self, now: float, reading: Reading, fleet: Fleet, batch: Fleet) -> tuple[int, Loans]:
         if FaultKind.OPERATOR in self._faults.at(now - self._start):
             self._is_down = True
-            return fleet.desired
+            return fleet.desired, Loans()
         if self._is_down:
-            self.watch, self.memory, self._is_down = Watch(), restore(self.memory.save()), False
-        return super().replicas(now, reading, fleet)
+            self.watch, self._is_down = Watch(), False
+            self.memory, self.lender = restore(self.memory.save()), restore(self.lender.save())
+        return super().moves(now, reading, fleet, batch)
 
 
 def _check(view: PoolView, arrivals: Arrivals, given: Circumstances, seconds: float) -> None:
@@ -223,6 +239,7 @@ def _world(view: PoolView, policy: Policy, arrivals: Arrivals, given: Circumstan
         room=SLOTS if given.gpus is None else min(SLOTS, given.gpus // view.pool.gpu_count),
         drain=float(drain_seconds(view.spec, view.name)),
         edges=tuple(ttft_edges(view.slo)),
+        donors=given.donors,
         seed=given.seed,
         epoch=epoch,
     )
