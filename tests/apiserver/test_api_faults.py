@@ -119,7 +119,9 @@ def test_with_slow_answers_it_converges_and_lives(kube: Kube, proxy: FaultyProxy
     with Operator(proxy.kubeconfig, tmp_path / "log", GEMMA_RESYNC_SECONDS="60") as operator:
         proxy.fault = lambda request: None if request.is_watch else Fault(delay_seconds=DELAY_SECONDS)
         kube.apply(serving())
+        applied = time.monotonic()
         eventually("its children are there", lambda: kube.list("deployment"), 120)
+        print(f"\n{DELAY_SECONDS:.0f} s for each answer: Deployments after {time.monotonic() - applied:.0f} s")
         assert operator.healthy()
 
 
@@ -155,8 +157,12 @@ def test_an_outage_is_lived_through(kube: Kube, proxy: FaultyProxy, tmp_path: Pa
             operator.keep_alive()
             return "11" in engine_args(kube)
 
+        over = time.monotonic()
         eventually("the change is there", changed, 90)
-        print(f"\n{OUTAGE_SECONDS:.0f} s without an API server: {operator.starts} starts")
+        print(
+            f"\n{OUTAGE_SECONDS:.0f} s without an API server: {operator.starts} starts, "
+            f"and the change {time.monotonic() - over:.0f} s after it"
+        )
     assert "traceback" not in (tmp_path / "log").read_text().lower()
 
 
