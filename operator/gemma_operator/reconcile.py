@@ -218,7 +218,7 @@ class Reconciler:
         await asyncio.gather(*(self._cluster.go_first(namespace, pod, -int(time.time())) for pod in victims))
 
     async def _restart_hung(self, body: Object) -> bool:
-        """Evict the Pod of an engine that hangs, where the spec asks for it and it is its turn; True where that was done."""
+        """Evict the Pod of an engine that hangs, where the spec asks for it and it is its turn; True where the status has news of it."""
         namespace, name = key = body["metadata"]["namespace"], body["metadata"]["name"]
         if not (hung := self._scaler.to_restart(key)):
             return False
@@ -227,7 +227,8 @@ class Reconciler:
                 return False  # It went by itself: the next turn is another engine's.
         except API_ERRORS as error:
             log.warning("%s/%s: Pod %s hangs and can't be evicted: %s", namespace, name, hung.pod, said(error))
-            return False
+            self._scaler.not_restarted(key, said(error))
+            return True
         self._scaler.restarted(key, hung)
         told = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
         await self._cluster.event(body, "Warning", "EngineRestarted", told, self._settings.pod_name)

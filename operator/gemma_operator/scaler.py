@@ -108,6 +108,7 @@ class Scaler:
                 victims=pool.victims if pool.target is not None else (),
                 contested=self._is_contested(pool),
                 hung=pool.hung,
+                kept=serving.kept if pool.hung else "",
                 restarted_at=pool.restarted_at,
                 memory=pool.saved,
                 flips=pool.flips,
@@ -122,9 +123,14 @@ class Scaler:
 
     def restarted(self, key: Key, engine: Hung) -> None:
         """This engine of the serving was restarted because it hung."""
+        self._servings[key].kept = ""
         for pool in self._servings[key].pools.values():
             if engine in pool.hung:
                 pool.restarted_at = self._clock()
+
+    def not_restarted(self, key: Key, why: str) -> None:
+        """The engine whose turn it was could not be evicted; it is tried again."""
+        self._servings[key].kept = why
 
     async def run(self, queue: WorkQueue) -> None:
         """Tick for ever. A tick that fails is logged and changes nothing."""

@@ -49,6 +49,8 @@ class PoolScaling:
     """Somebody else goes on changing the size as well."""
     hung: tuple[Hung, ...] = ()
     """Engines that hold requests and don't get on."""
+    kept: str = ""
+    """Why the one whose turn it is was not evicted."""
     restarted_at: float = 0.0
     """When one of them was last restarted for that, in epoch seconds; 0: never."""
     memory: Mapping[str, Any] = field(default_factory=dict)
@@ -182,6 +184,8 @@ def _progressing(scaling: Scaling) -> Condition:
             f"Requests are in these engines, and none has got a token: {', '.join(hung)}. "
             "Look at the Pod's log, and delete it; spec.heartbeat.restart does that by itself"
         )
+        if kept := next((known.kept for known in scaling.values() if known.kept), ""):
+            said += f", once it may: {kept}"
         return Condition(ENGINES_PROGRESSING, "False", "EngineHung", said)
     if blind := [name for name, known in scaling.items() if known.missing]:
         said = f"The metrics of pool {', '.join(blind)} are missing: see MetricsAvailable"

@@ -121,6 +121,8 @@ class Serving:
     hindrance: str = ""
     """Why the last flip was refused."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    kept: str = ""
+    """Why the engine that hangs, and whose turn it is, was not evicted."""
     shown_at: float = 0.0
 
     def to_restart(self, now: float) -> Hung | None:

@@ -204,10 +204,16 @@ async def test_a_disruption_budget_that_says_no_is_asked_again(prometheus: Scrip
     world.cluster.refuse["Eviction"] = "Cannot evict pod as it would violate the pod's disruption budget."
     await world.tick(10)
     assert world.condition("EnginesProgressing") == "False EngineHung"
+    assert world.message.endswith("once it may: Cannot evict pod as it would violate the pod's disruption budget.")
+    before = len(world.cluster.writes)
+    await world.tick(2)
+    assert world.cluster.writes[before:] == [], "it is said once"
     assert world.replace_evicted() == []
     world.cluster.refuse.clear()
     await world.tick(2)
     assert world.replace_evicted() == [f"{NAME}-2"]
+    await world.tick(4)
+    assert world.condition("EnginesProgressing") == "True AsExpected"
 
 
 async def test_an_engine_that_went_by_itself_is_not_told_as_evicted_and_costs_no_turn(
