@@ -65,6 +65,7 @@ Scaling = Mapping[str, PoolScaling]
 """Pool -> what the scaler knows of it; pools that it has not come to are left out."""
 
 
+_FIELDS = ("type", "status", "reason", "message")
 _DECIDED = ("lastDecision", "samples", "attainment", "p95Milliseconds")
 """What the status of a pool shows of its last decision."""
 
@@ -84,7 +85,7 @@ def conditions(scaling: Scaling, shown: Iterable[Mapping[str, Any]] = ()) -> lis
     ]
     if any(known.decision or known.missing or known.hung for known in scaling.values()):
         return judged
-    stand = {one["type"]: Condition(one["type"], one["status"], one["reason"], one["message"]) for one in shown}
+    stand = {one["type"]: Condition(**{field: one[field] for field in _FIELDS}) for one in shown}
     return [stand.get(one.type, one) for one in judged]
 
 
