@@ -89,6 +89,14 @@ def test_refused_and_queued_requests_are_demand():
     assert decision.replicas == 4
 
 
+@pytest.mark.parametrize(("share", "is_saturated"), [(0.0, False), (0.04, False), (0.06, True), (0.5, True)])
+def test_engines_that_turn_more_away_than_the_slo_allows_are_saturated(share, is_saturated):
+    """Less is a burst within a tick: it cut the correction by a third, for nothing."""
+    pool = smooth(2)
+    pool.run(seen(rate(1.0), refused=rate(1.0) * share / (1 - share)), 60)
+    assert {moment.saturated for moment in pool.memory.moments} == {is_saturated}
+
+
 def test_the_gateways_count_wins_over_the_engines():
     assert smooth(2).run(seen(rate(1.0), offered=rate(3.0)), 60).terms.fast == pytest.approx(3.0)
     unknown = Missing(MissingReason.NO_SERIES, "no such series")

@@ -46,7 +46,7 @@ class Moment:
     itl: Evidence
     buckets: Buckets
     saturated: bool
-    """Queues grew or requests were refused: the engines answered all that they could."""
+    """Queues grew, or more requests were refused than the SLO allows: the engines answered all that they could."""
 
     @property
     def served(self) -> float:
