@@ -157,6 +157,14 @@ def test_says_what_is_amiss(
     assert ready(server, tmp_path) == ""
 
 
+def test_a_plugin_that_is_not_there_is_told_before_anything_is_asked(
+    engine: Engine, server: probe.Server, tmp_path: Path
+) -> None:
+    engine.info = None
+    assert "gemma_engine is not active" in ready(server, tmp_path)
+    assert engine.asked == []
+
+
 def test_a_server_that_turned_out_ready_is_not_for_ever(engine: Engine, server: probe.Server, tmp_path: Path) -> None:
     assert ready(server, tmp_path) == ""
     engine.state = "failed"

@@ -88,12 +88,14 @@ def check_ready(server: Server, model: str, marker: Path, canary: bool) -> None:
         raise NotReady(f"the model {model} is not served; these are: {', '.join(names)}")
     metrics = server.call("/metrics")
     awake(metrics)
+    encoder = active_encoder(metrics)
     started = f"{total(metrics, 'process_start_time_seconds'):.3f} {container_start()} {model or names[0]}"
     media = marker.read_text().splitlines() if marker.exists() else []
     if canary or media[:1] != [started]:
         media = [started, *answered_canaries(server, model or names[0])]
         metrics = server.call("/metrics")
-    plugin_active(metrics, uses_encoder=len(media) > 2)
+    if encoder != "vllm" and len(media) > 2:
+        encoder_checked(metrics)
     marker.write_text("\n".join(media))
 
 
@@ -118,16 +120,19 @@ def awake(metrics: str) -> None:
         raise NotReady("the engine is asleep; wake it, or end its Pod")
 
 
-def plugin_active(metrics: str, uses_encoder: bool) -> None:
-    """Whether the vision encoder that is meant to serve does, and was found bit-equal if anything was encoded."""
+def active_encoder(metrics: str) -> str:
+    """Whose vision encoder serves; NotReady where that was not asked for."""
     encoders = [labels["encoder"] for labels, value in samples(metrics, "gemma_engine_info") if value]
     if not encoders:
         raise NotReady(
             "gemma_engine is not active, so vLLM's own vision encoder serves: look for 'Failed to load plugin' in the log, and "
             "see that VLLM_PLUGINS, if set, names gemma_engine and gemma_engine_stats"
         )
-    if encoders == ["vllm"] or not uses_encoder:
-        return
+    return encoders[0]
+
+
+def encoder_checked(metrics: str) -> None:
+    """NotReady unless our encoder, which has encoded something, was found bit-equal before."""
     (state,) = [labels["state"] for labels, value in samples(metrics, "gemma_engine_self_check") if value] or [""]
     if state == "unchecked":
         raise NotReady(
