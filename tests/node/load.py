@@ -9,11 +9,11 @@ from typing import Any
 from tools.demo.load import Body, Client, Outcome
 
 
-def ask(url: str, *bodies: Body) -> list[Outcome]:
-    """Send requests one after the other; returns what became of each."""
+def ask(url: str, *bodies: Body, seconds: float = 10) -> list[Outcome]:
+    """Send requests one after the other, each with so much time for its answer; returns what became of each."""
 
     async def send() -> list[Outcome]:
-        async with Client(url) as client:
+        async with Client(url, timeout=seconds) as client:
             return [await client.send(body) for body in bodies]
 
     return asyncio.run(send())
