@@ -89,12 +89,12 @@ def test_refused_and_queued_requests_are_demand():
     assert decision.replicas == 4
 
 
-@pytest.mark.parametrize(("share", "is_saturated"), [(0.0, False), (0.04, False), (0.06, True), (0.5, True)])
-def test_engines_that_turn_more_away_than_the_slo_allows_are_saturated(share, is_saturated):
-    """Less is a burst within a tick: it cut the correction by a third, for nothing."""
+@pytest.mark.parametrize("share", [0.04, 0.5])
+def test_what_is_refused_does_not_show_what_engines_can_carry(share):
+    """Limits cut queues short: read as a saturated fleet's, bursts of seconds cut the correction to 0.62, for nothing."""
     pool = smooth(2)
-    pool.run(seen(rate(1.0), refused=rate(1.0) * share / (1 - share)), 60)
-    assert {moment.saturated for moment in pool.memory.moments} == {is_saturated}
+    pool.run(seen(rate(1.0), refused=rate(1.0) * share / (1 - share)), 300)
+    assert pool.memory.learned.correction >= 1.0
 
 
 def test_the_gateways_count_wins_over_the_engines():

@@ -56,18 +56,12 @@ def measure(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now
         ttft=seen.ttft,
         itl=seen.itl,
         buckets=seen.buckets,
-        saturated=_is_saturated(policy, seen, rates.requests, engines),
+        saturated=seen.waiting > QUEUE_PER_ENGINE * engines,
     )
     moments = (*memory.moments, moment)
     level = _mean(within(moments, now - LEVEL_SECONDS))
     moment = replace(moment, level=level)
     return replace(moment, needed=_engines_for(policy, (*memory.moments, moment), memory.learned, now))
-
-
-def _is_saturated(policy: Policy, seen: Observation, answered: float, engines: int) -> bool:
-    """Single refusals are a burst of less than a tick, and tell nothing of what engines carry for longer."""
-    allowed = policy.ttft.allowed if policy.ttft else 0.0
-    return seen.refused > allowed * (answered + seen.refused) or seen.waiting > QUEUE_PER_ENGINE * engines
 
 
 def work_per_request(profile: Profile, moments: tuple[Moment, ...]) -> float:

@@ -46,7 +46,7 @@ class Moment:
     itl: Evidence
     buckets: Buckets
     saturated: bool
-    """Queues grew, or more requests were refused than the SLO allows: the engines answered all that they could."""
+    """Requests wait: the engines answer all that they can. Refusals don't show that: limits cut queues short."""
 
     @property
     def served(self) -> float:
