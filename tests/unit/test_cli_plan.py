@@ -85,7 +85,9 @@ def test_the_profile_of_an_import_is_taken(capsys, tmp_path):
         )
         == 0
     )
-    assert json.loads(capsys.readouterr().out)["requestsPerSecondPerEngine"] == pytest.approx(74.9, rel=0.02)
+    told = json.loads(capsys.readouterr().out)
+    assert told["requestsPerSecondPerEngine"] == pytest.approx(74.9, rel=0.02)
+    assert told["maxQueuedTokens"] == pytest.approx(74.9 * 201 * 0.3, rel=0.02), "prompt tokens each, 300 ms"
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,10 @@ def load_of(arrivals: Arrivals, profile: Profile, seconds: float) -> Load:
 
     with_media = arrivals.frames > 0
     units = np.where(arrivals.frames == 1, FRAMES_PER_IMAGE, arrivals.frames)
-    media_tokens = np.where(arrivals.frames == 1, IMAGE.tokens, arrivals.frames * TOKENS_PER_FRAME)
     columns = [
         per_second(values)
         for values in (
-            np.ones(len(arrivals)), arrivals.prompt_tokens + media_tokens, arrivals.output_tokens, with_media, units,
+            np.ones(len(arrivals)), prompt_lengths(arrivals), arrivals.output_tokens, with_media, units,
         )
     ]  # fmt: skip
     requests, _, _, items, media_units = columns
@@ -66,6 +65,11 @@ def load_of(arrivals: Arrivals, profile: Profile, seconds: float) -> Load:
     level, level_items = _trailing_mean(requests, _LEVEL_STEPS), _trailing_mean(items, _LEVEL_STEPS)
     share = np.divide(level_items, level, out=np.zeros(steps), where=level > 0)
     return Load(requests, work, encoder, np.minimum(share, 1.0))
+
+
+def prompt_lengths(arrivals: Arrivals) -> NDArray[Any]:
+    """Prompt tokens of each request, those of its media included."""
+    return arrivals.prompt_tokens + np.where(arrivals.frames == 1, IMAGE.tokens, arrivals.frames * TOKENS_PER_FRAME)
 
 
 def engines_for(load: Load, profile: Profile, factor: float = 1.0) -> Counts:

@@ -10,7 +10,17 @@ import numpy as np
 from gemma_operator.planning import encoder_pool
 from gemma_operator.planning.encoder_pool import Advice
 from gemma_operator.planning.estimate import Engines, Seen, capacity, seen_by_clients
-from gemma_operator.planning.load import STEP, Counts, Load, batch_engines, burstiness, engines_for, held, load_of
+from gemma_operator.planning.load import (
+    STEP,
+    Counts,
+    Load,
+    batch_engines,
+    burstiness,
+    engines_for,
+    held,
+    load_of,
+    prompt_lengths,
+)
 from gemma_operator.planning.memory import Memory
 from gemma_operator.scaling.pool import Slo
 from gemma_operator.scaling.profile import Profile
@@ -83,6 +93,8 @@ class Plan:
     seen: Seen
     per_engine: float
     """Requests per second that an engine carries of this mix."""
+    queued_tokens: int
+    """Prompt tokens, media included, that it works off within the TTFT target: a limit for its queue (vLLM config/scheduler.py)."""
     changes: tuple[Change, ...]
     encoder_pool: Advice
     memory: Memory | None
@@ -146,6 +158,9 @@ def make_plan(arrivals: Arrivals, wish: Wish, memory: Memory | None = None, note
         batch=batch,
         seen=seen,
         per_engine=factor * guess,
+        queued_tokens=int(factor * guess * wish.slo.seconds * prompt_lengths(interactive).mean())
+        if len(interactive)
+        else 0,
         changes=_changes(interactive, whole, load, wish, factor, batch, (engines, base, guess)),
         encoder_pool=encoder_pool.advice(load, up, wish.profile, interactive.media_share, wish.batch_share),
         memory=memory,

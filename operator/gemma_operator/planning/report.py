@@ -51,6 +51,7 @@ def figures(plan: Plan, wish: Wish) -> dict[str, Any]:
         "slo": {"percentile": wish.slo.percentile, "seconds": wish.slo.seconds},
         "profile": wish.profile.name,
         "requestsPerSecondPerEngine": plan.per_engine,
+        "maxQueuedTokens": plan.queued_tokens,
         "fleet": _data(plan.fleet, wish),
         "pools": {name: _data(fleet, wish) for name, fleet in plan.pools.items()},
         "replicas": {
@@ -93,6 +94,10 @@ def _facts(plan: Plan, wish: Wish) -> list[tuple[str, str]]:
         (
             "one engine",
             f"{plan.per_engine:.3g} requests/s of this mix, {name} within {target} (profile {wish.profile.name})",
+        ),
+        (
+            "its queue",
+            f"admission.maxQueuedTokens {plan.queued_tokens:,}: prompt tokens that it works off within {target}, media included",
         ),
         ("clients see", f"{seen.attainment:.2%} within {target}; {name} {usual}, {worst} (step model)"),
     ]
