@@ -5,6 +5,7 @@ Ready by its own word, and told why where it isn't. The real engines start while
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
@@ -32,7 +33,8 @@ STANDINS: dict[str, Any] = {
     **EXAMPLE["spec"]["pools"]["interactive"],
     "replicas": {"min": 2},
     "drainSeconds": 1,
-    "env": [{"name": "STANDIN_HANG_FILE", "value": HANG}],
+    # Slow enough for its answers to last until it is told to hang.
+    "env": [{"name": "STANDIN_HANG_FILE", "value": HANG}, {"name": "STANDIN_SPEED", "value": "0.25"}],
 }
 MODEL = "gemma-4-tiny"
 START_SECONDS = 600
@@ -105,15 +107,16 @@ def test_a_hung_engine_is_replaced(kube: Kube, begun: Future[None]) -> None:
         return uid not in pods() and len(pods()) == 2
 
     def is_answering() -> bool:
-        with urllib.request.urlopen(f"{engine}/metrics", timeout=5) as answer:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{engine}/metrics", timeout=20) as answer:
             return re.search(r"num_requests_running{.*} 1\.0", answer.read().decode()) is not None
+        return False
 
     async def load() -> None:
         url = address(kube, "hangs-interactive")
         async with Client(engine, timeout=300) as client:
             # An answer that is being written when the engine stops: what comes later is in no counter.
             long = asyncio.create_task(client.send(traffic.text_body(STANDIN, 1, max_tokens=4000)))
-            await asyncio.to_thread(eventually, "it answers", is_answering, 20)
+            await asyncio.to_thread(eventually, "it answers", is_answering, 60)
             await asyncio.to_thread(kube.run, "exec", victim, "-c", "engine", "--", "touch", HANG)
             await load_until(url, traffic.mixed(STANDIN, 0.2, seed=5), 2, replaced, "it is replaced", 150)
             assert not (await long).ok, "its requests fail, as they would have"
