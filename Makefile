@@ -101,6 +101,10 @@ gpu-check: ## the vision encoder on this machine's GPU (needs torch and transfor
 encoder-proof: setup ## the batched encoder against vLLM's own on real vLLM, as data (an hour on 2 cores)
 	@$(RUN) -m tools.encoder_proof --write
 
+.PHONY: engine-bench
+engine-bench: setup ## the engine's self-check, and a running answer's wait while videos arrive, on real vLLM, as data (a quarter of an hour on 2 cores)
+	@$(RUN) -m tools.engine_bench --write
+
 .PHONY: bench
 bench: setup ## speeds as data: apply to Deployments, render, CRD size; what fleets of servings cost (FLEETS="10 100 1000")
 	@$(RUN) -m tools.bench
