@@ -7,20 +7,17 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from gemma_operator.scaling.counters import Missing, MissingReason, Scrape
-from gemma_operator.scaling.pool import Fleet, Member
 from gemma_operator.simulation.peers import Hpa
+from tests.support.hpa import Sync, model_of
 from tests.support.kube import Kube, eventually
 from tools.cluster.api import Api
 from tools.cluster.control_plane import ControlPlane
@@ -36,17 +33,6 @@ WAITING: Values = [*[4.0] * 3, *[40.0] * 3, None, None, *[38.0] * 2, *[300.0] * 
 """Waiting requests, 5 for each engine: under the target too short, far over it, no answer, nearly right, then nothing."""
 P95: Values = [*[0.31] * 2, *[0.9] * 5, None, *[0.28] * 2, *[0.15] * 13, *[0.02] * 3]
 """Seconds, 0.3 wanted: within the tolerance, thrice it while Pods start, no answer, within it, then half."""
-
-
-@dataclass(frozen=True)
-class Sync:
-    """What the HPA controller was told, and what it found."""
-
-    at: float
-    value: float | None
-    replicas: int
-    ready: tuple[int, int]
-    """Least and most: it counts Pods after it was told the value, while some become Ready."""
 
 
 @dataclass
@@ -213,28 +199,6 @@ def _api_service(namespace: str, port: int, plane: ControlPlane) -> dict[str, An
     }
 
 
-def model_of(scenario: Scenario, hpa: Callable[[list[float]], Hpa]) -> list[int]:
-    """The replicas that the simulator's HPA comes to, told the same values at the same times.
-
-    Of the numbers of Ready Pods that Kubernetes' own may have counted, that is taken which leads where it went, if one does.
-    """
-    told = [0.0]
-    policy, replicas, path = hpa(told), scenario.syncs[0].replicas, []
-    for sync, after in pairwise(scenario.syncs):
-        told[0] = sync.value or 0.0
-        down = Missing(MissingReason.QUERY_FAILED, "no such series")
-        reading = down if sync.value is None else Scrape({})
-        courses = []
-        for ready in range(sync.ready[0], sync.ready[1] + 1):
-            course = deepcopy(policy)
-            members = tuple(Member(f"u{n}", sync.at - 1, sync.at - 1, sync.at - 1) for n in range(ready))
-            fleet = Fleet(replicas, members, pending=max(0, replicas - ready))
-            courses.append((course.replicas(sync.at, reading, fleet), course))
-        replicas, policy = next((course for course in courses if course[0] == after.replicas), courses[0])
-        path.append(replicas)
-    return path
-
-
 @pytest.fixture
 def kube(admin: Kube) -> Iterator[Kube]:
     own = Kube(admin.kubeconfig, "live-hpa")
@@ -265,7 +229,7 @@ def test_the_simulated_hpa_takes_the_path_of_kubernetes_own(plane: ControlPlane,
     for name, hpa in (("waiting", waiting), ("p95", p95)):
         scenario = scenarios[name]
         live = [sync.replicas for sync in scenario.syncs[1 : len(scenario.script) + 1]]
-        assert model_of(scenario, hpa)[: len(live)] == live
+        assert model_of(scenario.syncs, hpa)[: len(live)] == live
         # p95 counts Ready Pods: how much further it goes hangs on how soon this machine makes them.
         assert max(live) >= 3 * live[0], "the script takes it far up"
         assert live[-1] < max(live), "and down again"

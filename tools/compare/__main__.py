@@ -94,7 +94,7 @@ def _compare(given: argparse.Namespace, name: str, trace_seed: int, chosen: list
 def _keep(runs: list[Run]) -> None:
     """Write them beside what is there already, in place of runs of the same seeds."""
     path = OUT / "comparison.json"
-    before = [Run(**row) for row in json.loads(path.read_text()).get("runs", [])] if path.exists() else []
+    before = [Run(**row) for row in json.loads(path.read_text())["runs"]] if path.exists() else []
     kept = {run.key: run for run in (*before, *runs)}
     workloads = (name + limits for name in ALL for limits in ("", WITH_ADMISSION))
     order = {name: number for number, name in enumerate((*workloads, *NAMES))}

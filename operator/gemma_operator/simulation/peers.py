@@ -82,7 +82,7 @@ class Hpa:
     wanted: deque[tuple[float, int]] = field(default_factory=deque)
 
     def replicas(self, now: float, reading: Reading, fleet: Fleet) -> int:
-        found = self.value(now, reading)
+        found = self.value(now, reading, fleet.desired)
         if not self.wanted:  # The controller takes the size it finds for its first recommendation.
             self.wanted.append((now, fleet.desired))
         if found is None:  # Without a value there is no recommendation, and nothing moves.
@@ -96,8 +96,8 @@ class Hpa:
         limit = max(2 * fleet.desired, fleet.desired + 4)
         return max(self.least, min(wanted, limit, self.most))
 
-    def value(self, now: float, reading: Reading) -> float | None:
-        """What the metrics API answers; None for an error."""
+    def value(self, now: float, reading: Reading, current: int) -> float | None:
+        """What the metrics API answers at so many replicas; None for an error."""
         return None if self.seen.take(now, reading) is None else self.metric(self.seen)
 
     def proposal(self, value: float, current: int, ready: int) -> int:
@@ -121,14 +121,17 @@ class Keda(Hpa):
     """
 
     fallback: int | None = None
+    falls_back_to_current: bool = False
+    """`behavior: currentReplicas`: as many as there are, instead."""
     failures: int = 0
 
-    def value(self, now: float, reading: Reading) -> float | None:
+    def value(self, now: float, reading: Reading, current: int) -> float | None:
         # super() without arguments doesn't know a dataclass with slots.
-        found = Hpa.value(self, now, reading)
+        found = Hpa.value(self, now, reading, current)
         self.failures = self.failures + 1 if found is None else 0
-        if self.fallback is not None and self.failures > FAILURE_THRESHOLD:
-            return self.target * self.fallback
+        fallback = current if self.falls_back_to_current else self.fallback
+        if fallback is not None and self.failures > FAILURE_THRESHOLD:
+            return self.target * fallback
         return found
 
 
