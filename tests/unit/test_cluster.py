@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,26 +64,48 @@ DEPLOYMENT = wanted(serving())[0]
     ],
     ids=["a log", "no container yet", "no Pod any more"],
 )
-async def test_the_start_of_an_engines_log_is_read_with_its_times(
-    answer: Any, read: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = Server(answer)
+async def test_the_start_of_an_engines_log_is_read_with_its_times(answer: Any, read: str) -> None:
+    asked, calls = requesting(answer)
+    assert await asked.log("ns", "p1") == read
+    ((verb, path, options),) = calls
+    query = dict(options["query_params"])
+    assert (verb, path) == ("get", "/api/v1/namespaces/ns/pods/p1/log")
+    assert (query["container"], query["timestamps"]) == ("engine", "true")
+    assert query["limitBytes"] < 1 << 20
 
-    def log(pod: str, namespace: str, **options: Any) -> Any:
-        server._call(pod=pod, **options)
-        return answer
 
-    monkeypatch.setattr(
-        server,
-        "read_namespaced_pod_log",
-        log,
-        raising=False,
-    )
-    monkeypatch.setattr("gemma_operator.cluster.client.CoreV1Api", lambda api: server)
-    assert await Cluster(client.ApiClient()).log("ns", "p1") == read
-    (call,) = server.calls
-    assert (call["pod"], call["container"], call["timestamps"]) == ("p1", "engine", True)
-    assert call["limit_bytes"] < 1 << 20
+def requesting(answer: Any) -> tuple[Cluster, list[tuple[str, str, dict[str, Any]]]]:
+    """A cluster that answers requests by path with this text, or this error, and the requests."""
+    made, calls = Cluster(client.ApiClient()), list[tuple[str, str, dict[str, Any]]]()
+
+    def request(verb: str, path: str, **options: Any) -> Any:
+        calls.append((verb, path, options))
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(data=answer.encode())
+
+    made._dynamic.request = request
+    return made, calls
+
+
+def test_the_clients_large_class_is_never_loaded() -> None:
+    """80 MiB, at the first engine whose log was read."""
+    code = """
+import asyncio, contextlib, sys
+from kubernetes import client
+from gemma_operator import app
+from gemma_operator.cluster import Cluster
+async def main():
+    cluster = Cluster(client.ApiClient(client.Configuration(host="http://127.0.0.1:9")))
+    for call in (cluster.log("ns", "p"), cluster.last_words("ns", "p", True), cluster.evict("ns", "p", "uid")):
+        with contextlib.suppress(Exception):
+            await call
+asyncio.run(main())
+print("kubernetes.client.api.core_v1_api" in sys.modules)
+"""
+    environment = {**os.environ, "PYTHONPATH": "operator"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "False"
 
 
 @given(st.text())
@@ -216,18 +241,14 @@ async def test_a_kind_is_listed_by_its_group_and_in_it(answers: dict[str, Any], 
     ],
     ids=["evicted", "gone already", "another Pod of its name", "kept by a budget", "no right"],
 )
-async def test_an_eviction_tells_done_from_gone(
-    monkeypatch: pytest.MonkeyPatch, answer: Exception | None, came: bool | type[Exception]
-) -> None:
-    def post(*_: Any, **__: Any) -> Any:
-        if answer:
-            raise answer
-        return SimpleNamespace(data="{}")
-
-    monkeypatch.setattr(client.CoreV1Api, "create_namespaced_pod_eviction", post)
-    asked = Cluster(client.ApiClient()).evict("ns", "pod", "uid")
+async def test_an_eviction_tells_done_from_gone(answer: Exception | None, came: bool | type[Exception]) -> None:
+    asked, calls = requesting(answer or "{}")
+    eviction = asked.evict("ns", "pod", "uid")
     if isinstance(came, bool):
-        assert await asked is came
+        assert await eviction is came
     else:
         with pytest.raises(came):
-            await asked
+            await eviction
+    ((verb, path, options),) = calls
+    assert (verb, path) == ("post", "/api/v1/namespaces/ns/pods/pod/eviction")
+    assert options["body"]["deleteOptions"] == {"preconditions": {"uid": "uid"}}
