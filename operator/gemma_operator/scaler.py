@@ -64,7 +64,10 @@ class Scaler:
         `shown` is `status.pools` as it stands; `profiles` says of pools what their engines carry; `lenders`: pools whose engines
         can answer the interactive pool's requests, and may.
         """
-        known = self._servings.setdefault((serving.namespace, serving.name), Serving())
+        key = (serving.namespace, serving.name)
+        known = self._servings.get(key)
+        if known is None or known.uid != serving.uid:  # nothing is learnt from one of the same name that was deleted
+            known = self._servings[key] = Serving(serving.uid)
         pools = {}
         for name in serving.spec.pools:
             spec = spec_of(serving, name, (profiles or {}).get(name), name in lenders)

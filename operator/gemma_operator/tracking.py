@@ -114,6 +114,7 @@ class Pool:
 
 @dataclass(slots=True)
 class Serving:
+    uid: str = ""
     pools: dict[str, Pool] = field(default_factory=dict)
     gpu_budget: int | None = None
     borrower: str | None = None

@@ -315,3 +315,21 @@ async def test_a_restart_of_the_operator_turns_no_condition(prometheus: Scripted
         if before["lastTransitionTime"] != after["lastTransitionTime"] and before["type"] not in unmeasured
     ] == []
     assert [event for event in world.cluster.events if "SLOMet" not in event[2]] == []
+
+
+async def test_a_serving_that_is_deleted_and_made_anew_between_two_looks_inherits_nothing(
+    prometheus: ScriptedPrometheus,
+) -> None:
+    world = World(prometheus, maximum=4)
+    await world.start(1)
+    world.rate = 200
+    await world.tick(6)
+    assert world.size == 4
+    assert {"memory", "lastDecision"} <= world.pool.keys()
+    found = world.cluster.objects["GemmaServing", *KEY]
+    new = body({"pools": found["spec"]["pools"]})
+    new["metadata"]["uid"] = "another"
+    world.cluster.objects = {("GemmaServing", *KEY): new}
+    await world.reconcile()
+    assert world.size == 1
+    assert not {"memory", "lastDecision"} & world.pool.keys()

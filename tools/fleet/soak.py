@@ -101,7 +101,9 @@ def soak(minutes: float, servings: int, folder: Path, out: Path) -> dict[str, An
             number += 1
             time.sleep(max(0.0, started + number * STEP_SECONDS - time.monotonic()))
         data["healthy"] = operator.healthy()
-        data["reconciled at the end"] = sum(map(is_current, world.servings()))
+        data["seconds until all are reconciled"] = round(
+            await_all("servings are reconciled", lambda: sum(map(is_current, world.servings())), servings, 600), 1
+        )
     return data
 
 
