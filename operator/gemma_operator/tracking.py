@@ -137,7 +137,7 @@ class Serving:
 def spec_of(serving: GemmaServing, name: str, profile: Profile | None, lends: bool) -> Spec:
     pool = serving.spec.pools[name]
     return Spec(
-        policy=policy_of(pool.replicas, pool_slo(serving.spec, name), pool.scaling, profile),
+        policy=policy_of(pool.replicas, pool_slo(serving.spec, name), pool.scaling, profile, pool.sheds),
         queries=PoolQueries(pool.scaling.backlog_query, pool.scaling.offered_query),
         gpus=pool.gpu_count,
         interactive=serving.spec.class_of(name) == "interactive",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_operator.scaling import headroom
-from gemma_operator.scaling.headroom import LEAST_CHANCE, MOST_CHANCE, WANTED, chance
+from gemma_operator.scaling.headroom import LEAST_CHANCE, MOST_CHANCE, MOST_SHED, WANTED, chance
 
 ALLOWED = 0.05
 
@@ -22,6 +22,11 @@ def learnt(*values: float) -> headroom.Histogram:
 def test_hours_without_misses_leave_more_to_chance_up_to_a_bound():
     assert chance(0.01, 0.0, ALLOWED, 7200.0) == pytest.approx(0.01 * math.e)
     assert chance(0.02, 0.0, ALLOWED, 7200.0) == MOST_CHANCE
+
+
+def test_where_the_excess_alone_is_missed_more_may_be_left_to_chance():
+    assert chance(0.05, 0.0, ALLOWED, 7200.0, MOST_SHED) == MOST_SHED
+    assert chance(MOST_SHED, 0.0, ALLOWED, 15.0) == MOST_CHANCE, "without them it goes back at once"
 
 
 def test_the_misses_that_are_wanted_change_nothing():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gemma_operator.api import scaling as api
+from gemma_operator.api.pool import Pool
 from gemma_operator.scaling.policy import policy_of, profile_of
 from gemma_operator.scaling.pool import Mode, Policy, Slo
 from gemma_operator.scaling.profile import DEFAULT_POINTS, DEFAULT_PROFILE, Point, Profile, Rates
@@ -49,6 +50,14 @@ def test_every_field_arrives():
     assert policy.profile.points == (Point(0.1, 1.0, 0.8),)
     assert policy.profile.media_share(Rates(10)) == 0.3
     assert policy.profile.burstiness == 2
+
+
+@pytest.mark.parametrize(
+    ("admission", "sheds"), [(None, False), ({"enabled": False}, False), ({"enabled": True}, True)]
+)
+def test_admission_limits_arrive(admission, sheds):
+    pool = Pool.model_validate({} if admission is None else {"admission": admission})
+    assert policy_of(pool.replicas, None, pool.scaling, None, pool.sheds).sheds is sheds
 
 
 def test_a_batch_pool_has_no_ttft_objective():

@@ -76,7 +76,7 @@ def _compare(given: argparse.Namespace, name: str, trace_seed: int, chosen: list
     print(f"[{name}] {len(workload.arrivals)} requests in {workload.seconds / 3600:.1f} h: the bound …", flush=True)
     bound = clairvoyant(workload.arrivals, workload.seconds, usual, most=MOST)
     initial = max(1, math.ceil(bound.gpu_hours(0.99) * 3600 / workload.seconds))
-    makers = policies(workload)
+    makers = policies(workload, given.admission)
     for policy in chosen:
         started, runs = time.monotonic(), []
         for seed in range(given.seeds):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from gemma_operator.simulation import llm_d, peers
 from gemma_operator.simulation.bound import Oracle
 from gemma_operator.simulation.fleet import World
-from gemma_operator.simulation.policies import Borrower, Part, Product, Static, Without
+from gemma_operator.simulation.policies import DEFAULT, Borrower, Part, Product, Static, Without
 from gemma_operator.simulation.run import PREROLL_SECONDS, Policy, with_preroll
 from tools.compare.workloads import Workload
 
@@ -34,24 +36,25 @@ AUTOSCALERS: Makers = {
     "Dynamo-like": lambda: peers.Dynamo(CARRIES, 1 / CARRIES),
     "rate feed-forward": lambda: peers.RateFeedForward(CARRIES),
 }
-PARTS: Makers = {f"{OURS} without {part}": lambda part=part: Without(part) for part in Part}  # type: ignore[misc]
+PARTS = {f"{OURS} without {part}": part for part in Part}
 DONORS = {f"{OURS}, 1 donor": 1, f"{OURS}, 2 donors": 2}
 """Warm engines of a batch pool that may be lent."""
 ORACLE = "oracle, one cold start ahead"
 NAMES = (OURS, *DONORS, *PARTS, ORACLE, *FIXED, *AUTOSCALERS)
 
 
-def policies(workload: Workload) -> Makers:
-    """All of them by name, for a workload."""
+def policies(workload: Workload, sheds: bool = False) -> Makers:
+    """All of them by name, for a workload; `sheds`: its engines have admission limits."""
+    own = replace(DEFAULT, sheds=sheds)
     at, minutes = workload.arrivals.at, max(1, math.ceil(workload.seconds / 60))
     busiest = np.bincount((at // 60).astype(int), minlength=minutes).max() / 60
     mean = len(at) / workload.seconds
     static = (math.ceil(rate / CARRIES) for rate in (mean, busiest))
     fixed: Makers = {name: lambda n=n: Static(max(1, n)) for name, n in zip(FIXED, static, strict=True)}  # type: ignore[misc]
     return {
-        OURS: Product,
-        **dict.fromkeys(DONORS, Borrower),
-        **PARTS,
+        OURS: lambda: Product(own),
+        **dict.fromkeys(DONORS, lambda: Borrower(own)),
+        **{name: partial(Without, part, own) for name, part in PARTS.items()},
         ORACLE: _oracle(workload),
         **fixed,
         **AUTOSCALERS,

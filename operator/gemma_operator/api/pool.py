@@ -258,6 +258,11 @@ class Pool(PodSettings):
         return self.parallel if self.gpus is None else self.gpus
 
     @property
+    def sheds(self) -> bool:
+        """Whether its engines turn requests away (503) rather than answer them too late."""
+        return self.admission is not None and self.admission.enabled
+
+    @property
     def shm(self) -> str:
         """Size of /dev/shm, as a quantity."""
         limit = self.resources.limits.get("memory")

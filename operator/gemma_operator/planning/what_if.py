@@ -211,7 +211,7 @@ def _check(view: PoolView, arrivals: Arrivals, given: Circumstances, seconds: fl
 
 def _policy(view: PoolView, given: Circumstances, notes: Sequence[str]) -> tuple[Policy, list[str]]:
     pool, told = view.pool, list(notes)
-    policy = policy_of(pool.replicas, view.slo, pool.scaling, given.profile)
+    policy = policy_of(pool.replicas, view.slo, pool.scaling, given.profile, pool.sheds)
     if given.profile is None and pool.scaling.profile_from:
         told.append(
             f"the profile in ConfigMap {pool.scaling.profile_from.name} isn't known here, so the built-in one is "

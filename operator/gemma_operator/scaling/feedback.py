@@ -107,12 +107,15 @@ def _proven(learned: Learned, settled: tuple[Moment, ...], slo: Slo, planned: fl
     )
 
 
-def learn_chance(learned: Learned, memory: Memory, slo: Slo, operating_point: float, now: float) -> Learned:
+def learn_chance(
+    learned: Learned, memory: Memory, slo: Slo, sheds: bool, operating_point: float, now: float
+) -> Learned:
     """More of the demand may be left to chance after a tick with few misses; those that engines can't help don't count."""
     newest = memory.moments[-1]
     missed = 0.0 if infeasible(memory, slo, operating_point, now) else newest.ttft.misses_low
     share = missed / newest.ttft.samples if missed else 0.0
-    return replace(learned, chance=headroom.chance(learned.chance, share, slo.allowed, newest.seconds))
+    most = headroom.MOST_SHED if sheds else headroom.MOST_CHANCE
+    return replace(learned, chance=headroom.chance(learned.chance, share, slo.allowed, newest.seconds, most))
 
 
 def infeasible(memory: Memory, slo: Slo, operating_point: float, now: float) -> bool:

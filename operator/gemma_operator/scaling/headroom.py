@@ -19,8 +19,8 @@ LEAST = 1e-3
 """Engine-seconds per second: less than that is nothing."""
 NONE = -1000
 """The bin of nothing, and of a demand that did not rise."""
-LEAST_CHANCE, MOST_CHANCE = 0.01, 0.03
-"""Bounds for the share of the demand that is left to chance."""
+LEAST_CHANCE, MOST_CHANCE, MOST_SHED = 0.01, 0.03, 0.08
+"""Bounds for the share of the demand that is left to chance; the last one where only what is too much is missed (decision 0017)."""
 WANTED = 1 / 10
 """Of the misses that the SLO allows, the share that is wanted in the long run: at p95, 0.5 % of the requests."""
 EARN_SECONDS = 7200.0
@@ -43,13 +43,13 @@ def learn(histogram: Histogram, value: float, weight: float, seconds: float) -> 
     return tuple(sorted(weights.items()))
 
 
-def chance(share: float, missed: float, allowed: float, seconds: float) -> float:
+def chance(share: float, missed: float, allowed: float, seconds: float, most: float = MOST_CHANCE) -> float:
     """The share that is left to chance, after `seconds` in which `missed` of the requests missed an SLO that allows `allowed`.
 
-    An integral controller: what is missed less than wanted is put by, and what is missed more is paid back.
+    It stays at or under `most`. An integral controller: what is missed less than wanted is put by, and what is missed more is paid back.
     """
     grown = share * math.exp((1 - missed / (WANTED * allowed)) * seconds / EARN_SECONDS)
-    return min(max(grown, LEAST_CHANCE), MOST_CHANCE)
+    return min(max(grown, LEAST_CHANCE), most)
 
 
 def headroom(rises: Histogram, heights: Histogram, level: float, share: float) -> float:

@@ -12,11 +12,15 @@ from gemma_operator.scaling.schedule import Slot
 
 
 def policy_of(
-    replicas: api.Replicas, slo: api.Slo | None, scaling: api.Scaling, profile: Profile | None = None
+    replicas: api.Replicas,
+    slo: api.Slo | None,
+    scaling: api.Scaling,
+    profile: Profile | None = None,
+    sheds: bool = False,
 ) -> Policy:
     """How a pool with this spec is to be scaled; `slo` is its own objective, else that of its class.
 
-    `profile` is what its engines carry; where absent, what the spec says.
+    `profile` is what its engines carry; where absent, what the spec says. `sheds`: they have admission limits.
     """
     deadline = {} if scaling.deadline is None else {"deadline_seconds": duration_seconds(scaling.deadline)}
     return Policy(
@@ -28,6 +32,7 @@ def policy_of(
         schedule=tuple(_slot(slot) for slot in scaling.schedule),
         profile=profile or (profile_of(scaling.profile) if scaling.profile else DEFAULT_PROFILE),
         wakes_from_zero=scaling.backlog_query is not None,
+        sheds=sheds,
         **deadline,
     )
 

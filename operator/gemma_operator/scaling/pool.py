@@ -58,6 +58,8 @@ class Policy:
     """Without TTFT objective: a request should be finished this long after it came."""
     wakes_from_zero: bool = False
     """The pool's backlog is counted outside of its engines, so it may have none of them."""
+    sheds: bool = False
+    """Its engines turn away what they can't answer in time."""
 
 
 @dataclass(frozen=True, slots=True)

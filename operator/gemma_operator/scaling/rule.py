@@ -123,7 +123,7 @@ def _take_in(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, no
         point = policy.profile.operating_point(moment.media_share)
         planned = demand.capacity(policy, moment.media_share, learned, len(fleet.members))
         learned = feedback.learn(learned, memory.moments, policy.ttft, point, planned, settled, now)
-        learned = feedback.learn_chance(learned, memory, policy.ttft, point, now)
+        learned = feedback.learn_chance(learned, memory, policy.ttft, policy.sheds, point, now)
     return replace(memory, learned=learned)
 
 
