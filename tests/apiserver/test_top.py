@@ -155,6 +155,8 @@ class Terminal:
 
     def __init__(self, arguments: list[str], env: dict[str, str]) -> None:
         self._ours, theirs = pty.openpty()
+        # A shell's background job, as a test run may be, ignores Ctrl-C, and so would all that it starts.
+        arguments = ["env", "--default-signal=INT", *arguments]
         self.process = subprocess.Popen(arguments, env=env, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
         os.close(theirs)
         self.text = ""
