@@ -134,4 +134,6 @@ def _histogram(found: _Series) -> Buckets | None:
         return None
     buckets = tuple(sorted(totals.items()))
     is_cumulative = all(low <= high for (_, low), (_, high) in pairwise(buckets))
-    return buckets if is_cumulative and all(_is_count(count) for _, count in buckets) else None
+    # So are all counts in between.
+    is_sound = is_cumulative and _is_count(buckets[0][1]) and _is_count(buckets[-1][1])
+    return buckets if is_sound else None

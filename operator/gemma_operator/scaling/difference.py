@@ -50,10 +50,12 @@ def is_sound(sample: EngineCounters) -> bool:
 
 
 def _is_histogram(buckets: Buckets) -> bool:
+    """Between a first count that is none below zero and a last one that is finite, counts that never fall are sound."""
     return (
         bool(buckets)
         and buckets[-1][0] == math.inf
-        and all(math.isfinite(count) and count >= 0 for _, count in buckets)
+        and buckets[0][1] >= 0
+        and math.isfinite(buckets[-1][1])
         and all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(buckets))
     )
 
@@ -103,9 +105,10 @@ def _increase(old: EngineCounters | None, new: EngineCounters, seconds: float) -
 
 def _grown(old: Buckets | None, new: Buckets) -> Buckets:
     """The difference of two readings of one histogram; with other edges than before it counts from zero."""
-    if not old or len(old) != len(new) or any(a[0] != b[0] for a, b in zip(old, new, strict=True)):
+    if not old or [edge for edge, _ in old] != [edge for edge, _ in new]:
         return new
-    return tuple((edge, max(0.0, count - before)) for (edge, count), (_, before) in zip(new, old, strict=True))
+    pairs = zip(new, old, strict=True)
+    return tuple([(edge, count - before if count > before else 0.0) for (edge, count), (_, before) in pairs])
 
 
 def _less(new: float | None, old: float | None) -> float | None:
