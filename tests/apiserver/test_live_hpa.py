@@ -18,7 +18,7 @@ import pytest
 
 from gemma_operator.simulation.peers import Hpa
 from tests.support.hpa import Sync, model_of
-from tests.support.kube import Kube, eventually
+from tests.support.kube import Kube, condition, eventually
 from tools.cluster.api import Api
 from tools.cluster.control_plane import ControlPlane
 
@@ -119,8 +119,7 @@ class Scenario:
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or []
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return condition(pod, "Ready").get("status") == "True"
 
 
 @contextmanager

@@ -6,12 +6,12 @@ import json
 import threading
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import requests
 
 from gemma_operator.desired.names import POOL, SELECT_OURS
-from tests.support.kube import Kube, eventually
+from tests.support.kube import Kube, condition, eventually
 from tests.support.scripted_prometheus import ScriptedEngine, ScriptedPrometheus
 from tests.support.session import Session
 
@@ -69,7 +69,7 @@ class Kubelet:
             if "deletionTimestamp" in meta:
                 continue
             wanted = self._failing.get(meta["namespace"]) != meta["labels"][POOL]
-            if _is_ready(pod) is not wanted:
+            if (condition(pod, "Ready").get("status") == "True") is not wanted:
                 self._set_ready(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status", wanted)
             if wanted:
                 ready.append(ScriptedEngine(meta["uid"], running=0))
@@ -84,8 +84,3 @@ class Kubelet:
         ]
         status = {"phase": "Running", "podIP": "10.9.9.9", "conditions": conditions}
         self._api.merge(path, {"status": status})
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    found = pod.get("status", {}).get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in found)

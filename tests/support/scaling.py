@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Scrape
 from gemma_operator.scaling.decision import Decision
-from gemma_operator.scaling.memory import Memory
+from gemma_operator.scaling.memory import Learned, Memory
 from gemma_operator.scaling.observation import Metrics, Observation
 from gemma_operator.scaling.pool import Fleet, Member, Policy, Slo
 from gemma_operator.scaling.profile import Rates
@@ -23,6 +23,10 @@ TICK = 15.0
 COLD_START = 300.0
 WORK = 0.0306
 """Engine-seconds of the usual request here: 500 prompt tokens, 10 generated, an item of media in every tenth."""
+CAPACITY = 0.95 * 0.96
+"""Load planned for each engine: safety times operating point at 10 % media."""
+SMOOTH = Learned(rises=((-1000, 1000.0),))
+"""A load that is known not to rise."""
 
 
 def counters(uid: str = "a", at: float = START, good: float = 0.0, slow: float = 0.0, **more: object) -> EngineCounters:
@@ -98,3 +102,14 @@ class Pool:
 
     def run(self, what: Observation, seconds: float) -> Decision:
         return [self.tick(what) for _ in range(max(1, round(seconds / TICK)))][-1]
+
+
+def rate(load: float) -> float:
+    """Requests per second that are so much load."""
+    return load / WORK
+
+
+def smooth(replicas: int, policy: Policy = POLICY) -> Pool:
+    pool = Pool(replicas, policy)
+    pool.memory = Memory(SMOOTH)
+    return pool
