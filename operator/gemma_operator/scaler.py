@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,8 @@ class Scaler:
         self._watch = Watch()
         self._beats: Beats = {}
         self._reading: asyncio.Future[Reading] | None = None
+        # Requests that a slow API server holds up must not look like a metrics source that doesn't answer.
+        self._thread = ThreadPoolExecutor(1, "metrics")
 
     def track(
         self,
@@ -186,8 +189,8 @@ class Scaler:
             queries = {
                 pool_id: pool.spec.queries for pool_id, pool in self._all() if pool.spec.queries != PoolQueries()
             }
-            work = asyncio.to_thread(self._source.read, self._clock(), engines, queries)
-            self._reading = asyncio.ensure_future(work)
+            read, loop = self._source.read, asyncio.get_running_loop()
+            self._reading = loop.run_in_executor(self._thread, read, self._clock(), engines, queries)
         done, _ = await asyncio.wait({self._reading}, timeout=self._settings.tick_seconds)
         if not done:
             said = f"the metrics source has not answered within a tick of {self._settings.tick_seconds:g} s"

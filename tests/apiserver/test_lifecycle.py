@@ -53,6 +53,11 @@ def reconciles(operator: Operator) -> float:
     return sum(float(value) for value in re.findall(r"^gemma_operator_reconciles_total\{.*\} (\S+)$", text, re.M))
 
 
+def events_of(kube: Kube, kind: str) -> list[str]:
+    """What was told about objects of a kind, sorted."""
+    return sorted(event["message"] for event in kube.list("events") if event["involvedObject"]["kind"] == kind)
+
+
 def test_a_serving_becomes_a_deployment_and_a_service_per_pool(kube: Kube, operator: Operator) -> None:
     kube.apply(serving())
     await_children(kube, "demo-interactive", "demo-batch")
@@ -156,6 +161,11 @@ def test_a_second_reconcile_writes_nothing(kube: Kube, operator: Operator, plane
         lambda: condition(kube.get("gsv", "demo"), "MetricsAvailable").get("reason") == "NoEngines",
     )
 
+    eventually(
+        "all Pods are counted",
+        lambda: sum(pool["pending"] for pool in (kube.get("gsv", "demo") or {})["status"]["pools"].values()) == 3,
+    )
+
     def settled() -> bool:
         before, start = writes(plane.audit_log, OPERATOR_USER), reconciles(operator)
         eventually("another reconcile", lambda: reconciles(operator) > start)
@@ -163,7 +173,10 @@ def test_a_second_reconcile_writes_nothing(kube: Kube, operator: Operator, plane
 
     eventually("a reconcile without a write", settled)
     before, start = writes(plane.audit_log, OPERATOR_USER), reconciles(operator)
+    status, told = (kube.get("gsv", "demo") or {})["status"], events_of(kube, "GemmaServing")
     eventually("ten more reconciles", lambda: reconciles(operator) >= start + 10, 60)
+    assert (kube.get("gsv", "demo") or {})["status"] == status
+    assert events_of(kube, "GemmaServing") == told
     assert writes(plane.audit_log, OPERATOR_USER)[len(before) :] == []
     assert size(kube) == 2
 

@@ -63,6 +63,8 @@ def namespace_of(kube: Kube, test: str) -> Iterator[Kube]:
     """kubectl in a namespace made for one test, by its id; what is left in it goes afterwards."""
     own = Kube(kube.kubeconfig, f"t-{abs(hash(test)) % 10**8}")
     kube.run("create", "namespace", own.namespace)
+    # Until the controller has made it, no Pod is admitted, and a serving rightly says so.
+    eventually("the namespace's ServiceAccount", lambda: own.get("serviceaccount", "default"), 60)
     yield own
     own.run("delete", "gsv", "--all", "--wait=false")
     kube.run("delete", "namespace", own.namespace, "--wait=false")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -223,6 +224,18 @@ async def test_a_source_that_breaks_changes_nothing_and_ticks_go_on(
     for task in tasks:
         task.cancel()
     assert "replicas are held" in caplog.text
+
+
+async def test_requests_that_a_slow_api_server_holds_up_are_no_gap(fixture: Fixture) -> None:
+    """They run in asyncio's own threads: with those all taken, the source is still asked."""
+    await fixture.ticks(12)
+    answer = threading.Event()
+    held = [asyncio.ensure_future(asyncio.to_thread(answer.wait)) for _ in range(64)]
+    fixture.scaler._settings = read_settings({"GEMMA_SCALING_TICK_SECONDS": "1"})
+    await fixture.ticks(1)
+    answer.set()
+    await asyncio.gather(*held)
+    assert fixture.decision.metrics == "Full"
 
 
 async def test_measured_values_are_shown_anew_now_and_then(fixture: Fixture) -> None:
