@@ -24,7 +24,7 @@ from tools.cluster.control_plane import ControlPlane
 
 ROUNDS = 20
 RENDERS = 200
-EXAMPLE: dict[str, Any] = yaml.safe_load(Path("examples/gemma4-e4b.yaml").read_text())
+EXAMPLE: dict[str, Any] = yaml.safe_load(Path("examples/quick-start/serving.yaml").read_text())
 
 
 def render_milliseconds() -> list[float]:

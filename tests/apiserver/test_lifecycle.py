@@ -18,7 +18,7 @@ from tools.cluster.control_plane import ControlPlane
 
 # The garbage collector looks for new kinds only every 30 s (kube-controller-manager's resync of its graph builder).
 COLLECTION_SECONDS = 90
-EXAMPLE: dict[str, Any] = yaml.safe_load(Path("examples/gemma4-e4b.yaml").read_text())
+EXAMPLE: dict[str, Any] = yaml.safe_load(Path("examples/quick-start/serving.yaml").read_text())
 
 
 def serving(name: str = "demo", **spec: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def test_switched_off_it_stays(
     documented("kubectl apply -f examples/argocd/operator.yaml")
     operator_app.await_synced(repository.revision)
     assert f"CustomResourceDefinition/{CRD}" in operator_app.resources()
-    apps.run("apply", "-f", "examples/gemma4-e4b.yaml")
+    apps.run("apply", "-f", "examples/quick-start/serving.yaml")
     serving, crd = apps.get("gsv", NAME), apps.get("crd", CRD)
     assert serving
     assert crd

@@ -112,7 +112,7 @@ def test_the_commands_of_the_upgrade_and_routing_guides_run(cluster: Kube, helm:
     here = Kube(cluster.kubeconfig, "default")
     helm.on(cluster).ok("install", "gemma-operator", CHART, "--namespace", SYSTEM, "--create-namespace")
     await_crd(cluster)
-    here.run("apply", "-f", str(ROOT / "examples" / "gemma4-e4b.yaml"))
+    here.run("apply", "-f", str(ROOT / "examples/quick-start/serving.yaml"))
     guide = [*commands(ROOT / "docs" / "upgrade.md"), *commands(ROOT / "docs" / "routing.md")]
     waits = [command for command in guide if command.startswith("kubectl wait")]
     assert [command.split()[2] for command in waits] == ["--for=condition=RoutingReady"], (

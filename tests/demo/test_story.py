@@ -24,7 +24,7 @@ def test_load_moves_the_pools_and_a_report_shows_it(tmp_path: Path) -> None:
     for step in range(1, STEPS["standin"] + 1):
         assert f"[{step}/{STEPS['standin']}]" in said
     assert "helm install gemma-operator charts/gemma-operator" in said
-    assert "-f examples/gemma4-e4b.yaml" in said
+    assert "-f examples/quick-start/serving.yaml" in said
     assert "Demand: 1 -> 2 replicas" in said
     report = (tmp_path / "report.html").read_text()
     assert "data:image/png;base64," in report
@@ -36,7 +36,7 @@ def test_load_moves_the_pools_and_a_report_shows_it(tmp_path: Path) -> None:
 
 def test_real_vllm_serves_both_pools(tmp_path: Path) -> None:
     said = run_demo("vllm", tmp_path)
-    assert "-f examples/gemma4-tiny-cpu.yaml" in said
+    assert "-f examples/tiny-cpu/serving.yaml" in said
     for pool in ("interactive", "batch"):
         for kind in ("text", "image", "video"):
             row = next(line.split() for line in said.splitlines() if line.split()[:2] == [pool, kind])

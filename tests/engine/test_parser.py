@@ -21,7 +21,7 @@ from tests.support.engine_parser import INSTALLED, Answer, EngineParser, version
 
 ROOT = Path(__file__).parents[2]
 CASES = {path.name.removesuffix(".serving.yaml"): path for path in (ROOT / "tests/golden").glob("*.serving.yaml")}
-CASES["gemma4-e4b"] = ROOT / "examples/gemma4-e4b.yaml"
+CASES["gemma4-e4b"] = ROOT / "examples/quick-start/serving.yaml"
 NO_VALUE = ("flag", "switch", "optional")
 ODD_NUMBERS = [
     "1", "-1", "0", "+3", "1.5", ".5", "5.", "1e3", "4k", "2.5K", "1M", "1g", "auto", "many", "1_000", "0x10", "nan", "inf",

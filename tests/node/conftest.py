@@ -18,7 +18,7 @@ from tools.cluster.node import Node
 
 SYSTEM = "gemma-system"
 RELEASE = "gemma-operator"
-EXAMPLE: dict[str, Any] = yaml.safe_load(Path("examples/gemma4-e4b.yaml").read_text())
+EXAMPLE: dict[str, Any] = yaml.safe_load(Path("examples/quick-start/serving.yaml").read_text())
 MODEL = EXAMPLE["spec"]["model"]["id"]
 Helm = Callable[..., str]
 
@@ -105,3 +105,23 @@ def address(kube: Kube, service: str) -> str:
     found = kube.get("service", service)
     assert found
     return f"http://{found['spec']['clusterIP']}:8000"
+
+
+def process_in(kube: Kube, pod: str, program: str) -> int:
+    """The process of a Pod whose command line has a word, as this machine sees it."""
+    found = kube.get("pod", pod)
+    assert found
+    uid = found["metadata"]["uid"]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if uid in (process / "cgroup").read_text() and program.encode() in (process / "cmdline").read_bytes():
+                return int(process.name)
+        except OSError:
+            continue  # it has just ended
+    raise AssertionError(f"no {program} runs in {pod}")
+
+
+def restarts(kube: Kube, pod: str) -> int:
+    """Restarts of a Pod's containers so far."""
+    statuses = (kube.get("pod", pod) or {}).get("status", {}).get("containerStatuses", [])
+    return sum(status["restartCount"] for status in statuses)

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests.node.conftest import MODEL, RELEASE, SYSTEM, Helm, address, serving
+from tests.node.conftest import MODEL, RELEASE, SYSTEM, Helm, address, process_in, restarts, serving
 from tests.support.alerts import Table, firing
-from tests.support.kube import Kube, condition
+from tests.support.frozen import Frozen
+from tests.support.kube import Kube, condition, eventually
 from tools.demo import traffic
 from tools.demo.load import Body, Client
 from tools.monitoring.__main__ import rules_file
@@ -31,8 +32,6 @@ from tools.monitoring.promql import Clock
 CLOCK = Clock(30, most=90)
 PATIENCE = 240
 """Seconds; infeasible is told after 150 s without any queue."""
-NOT_DRIVEN = {"GemmaOperatorTickOld"}
-"""An operator that lives and doesn't tick: nothing outside of it does that. tests/monitoring stops its ticks."""
 ONE = {"replicas": {"min": 1, "max": 1}, "gpus": 0}
 
 
@@ -241,7 +240,21 @@ def test_an_operator_that_does_not_lead_or_is_gone_is_told(prometheus: str, inst
     installed.run("rollout", "status", f"deployment/{RELEASE}", "--timeout=60s")
 
 
-def test_every_alert_is_driven_here_or_has_a_reason() -> None:
+def test_an_operator_that_lives_and_does_not_tick_is_told_and_started_anew(
+    prometheus: str, installed: Kube, table: Table
+) -> None:
+    """Its loop's thread is stopped; the one that answers Prometheus is not."""
+    (pod,) = (found["metadata"]["name"] for found in installed.list("pod", "app.kubernetes.io/component=operator"))
+    before, began = restarts(installed, pod), time.monotonic()
+    with Frozen(process_in(installed, pod, "gemma_operator")) as operator:
+        table.wait(prometheus, {"the operator's loop stands still": ("GemmaOperatorTickOld", "")}, began)
+        eventually("its liveness probe has it ended", operator.has_ended, 120)
+    eventually("it is started anew", lambda: restarts(installed, pod) > before, 60)
+    installed.run("rollout", "status", f"deployment/{RELEASE}", "--timeout=60s")
+    print(f"a loop that stands still: started anew after {time.monotonic() - began:.0f} s")
+
+
+def test_every_alert_is_driven_here() -> None:
     names = {rule["alert"] for rule in groups()["groups"][1]["rules"]}
-    driven = {alert for alert, _ in STATES.values()} | {"GemmaNoLeader", "GemmaOperatorDown"}
-    assert names == driven | NOT_DRIVEN
+    driven = {alert for alert, _ in STATES.values()}
+    assert names == driven | {"GemmaNoLeader", "GemmaOperatorDown", "GemmaOperatorTickOld"}

@@ -55,7 +55,7 @@ def filled(command: str, kube: Kube, pod: str) -> list[str]:
         r"NAME": NAME,
         r"NAMESPACE|team-a": namespace,
         r"POD": pod,
-        r"FILE": "examples/gemma4-e4b.yaml",
+        r"FILE": "examples/quick-start/serving.yaml",
         **dict.fromkeys(SHOWN, NAME),
     }
     words = shlex.split(command)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.conftest import MODEL, address, await_ready, serving
+from tests.node.conftest import MODEL, address, await_ready, process_in, restarts, serving
 from tests.node.load import ask, failures
 from tests.support.kube import Kube, condition, eventually
 from tools.cluster.node import NAME
@@ -167,7 +167,7 @@ def test_an_image_that_cannot_be_pulled_on_update_loses_nothing(kube: Kube, url:
 
 def crash(kube: Kube, pod: str) -> None:
     """SIGKILL to the engine from outside of its container: PID 1 can't be killed from within."""
-    os.kill(engine_process(kube, pod), signal.SIGKILL)
+    os.kill(process_in(kube, pod, "standin"), signal.SIGKILL)
     eventually("the kubelet has seen it", lambda: restarts(kube, pod) == 1)
 
 
@@ -184,31 +184,12 @@ time.sleep(60)
 
 def out_of_memory(kube: Kube, pod: str) -> None:
     """Something beside the engine eats the container's memory, and the kernel takes the engine."""
-    Path(f"/proc/{engine_process(kube, pod)}/oom_score_adj").write_text("1000")
+    Path(f"/proc/{process_in(kube, pod, 'standin')}/oom_score_adj").write_text("1000")
     before = restarts(kube, pod)
     kube.run("exec", pod, "--", "python", "-c", EAT, check=False)
     eventually("the kubelet has seen it", lambda: restarts(kube, pod) > before)
     (state,) = (kube.get("pod", pod) or {})["status"]["containerStatuses"]
     assert state["lastState"]["terminated"]["reason"] == "OOMKilled"
-
-
-def restarts(kube: Kube, pod: str) -> int:
-    statuses = (kube.get("pod", pod) or {}).get("status", {}).get("containerStatuses", [])
-    return sum(status["restartCount"] for status in statuses)
-
-
-def engine_process(kube: Kube, pod: str) -> int:
-    """The engine's process as this machine sees it."""
-    found = kube.get("pod", pod)
-    assert found
-    uid = found["metadata"]["uid"]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if uid in (process / "cgroup").read_text() and b"standin" in (process / "cmdline").read_bytes():
-                return int(process.name)
-        except OSError:
-            continue  # it has just ended
-    raise AssertionError(f"no engine runs in {pod}")
 
 
 CRASHES: dict[str, Callable[[Kube, str], Any]] = {
@@ -238,7 +219,7 @@ def test_an_engine_that_hangs_takes_no_request_after_its_probe_has_failed(kube: 
     victim = running(kube)[0]
     with loaded(url, "a hung engine (SIGSTOP)") as load:
         at, before = time.time(), restarts(kube, victim)
-        os.kill(engine_process(kube, victim), signal.SIGSTOP)
+        os.kill(process_in(kube, victim, "standin"), signal.SIGSTOP)
         eventually("it is out of the endpoints", lambda: victim not in running(kube), 60)
         out = time.time()
         eventually("it is started anew", lambda: restarts(kube, victim) > before, 90)

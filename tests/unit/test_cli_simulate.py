@@ -15,7 +15,7 @@ from gemma_operator.cli.simulate import FAULTS
 from gemma_operator.simulation.faults import FaultKind
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = str(ROOT / "examples/gemma4-e4b.yaml")
+EXAMPLE = str(ROOT / "examples/quick-start/serving.yaml")
 CALM = "poisson:rate=30,seconds=3600,output-tokens=10"
 RISE = "ramp:rate=10,to=60,end=3000,seconds=3000,output-tokens=10"
 Told = Callable[..., dict[str, Any]]
@@ -54,7 +54,7 @@ def test_a_table_a_page_and_the_same_run_every_time(capsys, tmp_path):
 
 def test_engines_that_batch_may_lend_bridge_a_cold_start(capsys, tmp_path):
     burst = "spike:rate=10,to=45,at=1200,length=900,seconds=3000,output-tokens=10"
-    document = yaml.safe_load((ROOT / "examples/gemma4-e4b.yaml").read_text())
+    document = yaml.safe_load((ROOT / "examples/quick-start/serving.yaml").read_text())
     found = {}
     for lend in (None, 2):
         document["spec"]["pools"]["batch"]["replicas"] = {"min": 1, "max": 3}

@@ -20,7 +20,7 @@ from tests.unit.builders import argv
 
 ROOT = Path(__file__).parents[2]
 CASES = {path.name.removesuffix(".serving.yaml"): path for path in (ROOT / "tests/golden").glob("*.serving.yaml")}
-CASES["gemma4-e4b"] = ROOT / "examples/gemma4-e4b.yaml"
+CASES["gemma4-e4b"] = ROOT / "examples/quick-start/serving.yaml"
 # What a golden object may ask of a version that lacks it.
 LACKING = {
     "NotInThisVersion", "MtpUnavailable", "LoadStepsUnavailable", "LoraUnavailable", "GraphsUnavailable",

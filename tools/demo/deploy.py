@@ -17,7 +17,7 @@ from tools.demo.console import DemoError, Shell, say
 from tools.demo.watch import Watch
 
 RELEASE, SYSTEM_NAMESPACE, NAMESPACE = "gemma-operator", "gemma-system", "gemma-demo"
-EXAMPLES = {"standin": "examples/gemma4-e4b.yaml", "vllm": "examples/gemma4-tiny-cpu.yaml"}
+EXAMPLES = {"standin": "examples/quick-start/serving.yaml", "vllm": "examples/tiny-cpu/serving.yaml"}
 OVERLAY = "tools/demo/no-gpu-overlay.yaml"
 VALUES = "tools/demo/values-demo.yaml"
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from tools.cluster.pretended import PretendedNodes
 from tools.fleet.process import Usage, usage
 
 PER_NAMESPACE = 50
-SPEC: dict[str, Any] = yaml.safe_load(Path("examples/gemma4-e4b.yaml").read_text())["spec"]
+SPEC: dict[str, Any] = yaml.safe_load(Path("examples/quick-start/serving.yaml").read_text())["spec"]
 OURS = "app.kubernetes.io/managed-by=gemma-operator"
 LOOK_SECONDS = 5
 
