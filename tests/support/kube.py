@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.reader import reader
 from tools.cluster import binaries
 
 T = TypeVar("T")
@@ -49,13 +50,11 @@ class Kube:
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """One object, or None."""
-        done = self.run("get", kind, name, "-o", "json", "--show-managed-fields", "--ignore-not-found")
-        return json.loads(done.stdout) if done.stdout.strip() else None
+        return reader(self.kubeconfig).get(kind, self.namespace, name)
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         """Objects of a kind."""
-        found = json.loads(self.run("get", kind, "-l", selector, "-o", "json").stdout)
-        return list(found["items"])
+        return reader(self.kubeconfig).list(kind, self.namespace, selector)
 
 
 @contextmanager
@@ -91,6 +90,8 @@ def eventually(what: str, probe: Callable[[], T], seconds: float = 30) -> T:
 def audit(log: Path, user: str) -> Iterator[dict[str, Any]]:
     """Finished requests of one user in an audit log, oldest first."""
     for line in log.read_text().splitlines():
+        if user not in line:
+            continue
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
