@@ -156,15 +156,20 @@ def test_a_second_reconcile_writes_nothing(kube: Kube, operator: Operator, plane
     }
     kube.apply(serving(pools=pools))
     await_children(kube, "demo-interactive", "demo-batch")
-    eventually(
-        "the scaler has looked",
-        lambda: condition(kube.get("gsv", "demo"), "MetricsAvailable").get("reason") == "NoEngines",
-    )
 
-    eventually(
-        "all Pods are counted",
-        lambda: sum(pool["pending"] for pool in (kube.get("gsv", "demo") or {})["status"]["pools"].values()) == 3,
-    )
+    def is_at_rest() -> bool:
+        """All Pods are counted, and what the scaler saw of them is shown: measured values are renewed each 30 s alone."""
+        body = kube.get("gsv", "demo") or {}
+        pools = body.get("status", {}).get("pools", {}).values()
+        decisions = [pool.get("lastDecision", {}).get("record", {}) for pool in pools]
+        return (
+            condition(body, "MetricsAvailable").get("reason") == "NoEngines"
+            and sum(pool.get("pending", 0) for pool in pools) == 3
+            and [(decision.get("reason"), decision.get("desired")) for decision in decisions]
+            == [("MetricsMissing", pool["desired"]) for pool in pools]
+        )
+
+    eventually("the scaler has looked at all there is", is_at_rest, 90)
 
     def settled() -> bool:
         before, start = writes(plane.audit_log, OPERATOR_USER), reconciles(operator)

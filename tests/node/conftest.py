@@ -76,7 +76,10 @@ def kube(installed: Kube, request: pytest.FixtureRequest) -> Iterator[Kube]:
     """kubectl in a namespace of the module's own."""
     name = request.module.__name__.rpartition(".")[2].replace("_", "-")
     installed.run("create", "namespace", name)
-    yield Kube(installed.kubeconfig, name)
+    own = Kube(installed.kubeconfig, name)
+    yield own
+    own.run("delete", "gsv,deployments,replicasets", "--all", "--wait=false")
+    own.run("delete", "pods", "--all", "--force", "--grace-period=0")  # nobody's requests are left to drain
     installed.run("delete", "namespace", name, "--timeout=120s")
 
 
