@@ -115,12 +115,13 @@ class Real:
         parts, start = [], 0
         for size in sizes:
             part = slice(start, start + size)
-            if modality == "image":
-                chunk = {key: media[key][part] for key in ("pixel_values", "pixel_position_ids")}
-                parts += self.model.stock_images(chunk)
-            else:
-                chunk = {key: media[key][part] for key in ("pixel_values_videos", "pixel_position_ids_videos")}
-                parts += self.model.stock_videos({**chunk, "video_frame_counts": [size]})
+            with self.model.chunks_of(size):
+                if modality == "image":
+                    chunk = {key: media[key][part] for key in ("pixel_values", "pixel_position_ids")}
+                    parts += self.model.stock_images(chunk)
+                else:
+                    chunk = {key: media[key][part] for key in ("pixel_values_videos", "pixel_position_ids_videos")}
+                    parts += self.model.stock_videos({**chunk, "video_frame_counts": [size]})
             start += size
         if modality == "image":
             return parts

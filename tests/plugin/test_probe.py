@@ -107,7 +107,7 @@ def test_sends_the_golden_requests_once_per_start_of_the_server(
     engine: Engine, server: probe.Server, tmp_path: Path
 ) -> None:
     assert ready(server, tmp_path) == ready(server, tmp_path) == ""
-    assert engine.asked == ["text", "image", "video"]
+    assert sorted(engine.asked) == ["image", "text", "video"]
     engine.started += 60
     assert ready(server, tmp_path) == ""
     assert len(engine.asked) == 6
@@ -155,6 +155,23 @@ def test_says_what_is_amiss(
     for name in trouble:
         setattr(engine, name, getattr(Engine(), name))
     assert ready(server, tmp_path) == ""
+
+
+def test_the_golden_requests_are_under_way_at_once(engine: Engine, server: probe.Server, tmp_path: Path) -> None:
+    """Each is answered only once all have come: one after the other they would wait for ever."""
+    meeting, chat = threading.Barrier(3), engine.chat
+
+    def meet(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        meeting.wait(server.seconds)
+        return chat(body)
+
+    engine.chat = meet  # type: ignore[method-assign]
+    assert ready(server, tmp_path) == ""
+
+
+def test_of_several_troubles_the_first_kinds_is_told(engine: Engine, server: probe.Server, tmp_path: Path) -> None:
+    engine.refused = {"video": (500, "b"), "image": (500, "a")}
+    assert "golden image request was refused" in ready(server, tmp_path)
 
 
 def test_a_plugin_that_is_not_there_is_told_before_anything_is_asked(

@@ -11,6 +11,7 @@ import torch
 from gemma_engine import model as plugin_model
 from gemma_engine import shared
 from gemma_engine.chunks import even_sizes
+from gemma_engine.selfcheck import Golden
 
 from tests.plugin import harness
 from tests.plugin.conftest import HOME
@@ -157,6 +158,69 @@ def wrong_pool(*arguments: Any) -> list[torch.Tensor]:
 
 
 WRONG = plugin_model.Way(wrong_pool, lean=True)
+
+
+def another_order_pool(tower: Any, hidden: Any, positions: Any, padding: Any, counts: Any) -> list[torch.Tensor]:
+    """The same sums, added up from the other end where several images are pooled: some CPUs and GPUs do so in a batched matmul."""
+    if len(hidden) == 1 or hidden.shape[1] != 2520:
+        return plugin_model.batched_pool(tower, hidden, positions, padding, counts)
+    turned = [tensor.flip(1) for tensor in (hidden, positions, padding)]
+    return plugin_model.batched_pool(tower, *turned, counts)
+
+
+def mask_left_out(tower: Any, hidden: Any, positions: Any, padding: Any, counts: Any) -> list[torch.Tensor]:
+    """Padding that is pooled like any patch: its states are not zero, and its place is that of the first patch."""
+    return plugin_model.batched_pool(tower, hidden, positions, torch.zeros_like(padding), counts)
+
+
+@pytest.mark.parametrize("pool", [another_order_pool, mask_left_out])
+def test_the_check_finds_out_what_a_pooler_can_do_wrong(real: Real, pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = Golden(real.model)
+    assert golden.differences(real.model) == []
+    real.model.way = plugin_model.Way(pool, lean=True)
+    assert golden.differences(real.model)
+
+
+@pytest.mark.parametrize("shapes", ["image", "frames"])
+def test_the_check_finds_out_an_encoder_without_its_mask(
+    real: Real, shapes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding that attends changes the image, and the frames of the chunk that has some; the full frame has no mask."""
+    golden = Golden(real.model)
+    encode_chunk = plugin_model.encode_chunk
+    size = {"image": 2520, "frames": 630}[shapes]
+
+    def unmasked(tower: Any, pixels: torch.Tensor, positions: torch.Tensor, counts: Any, *rest: Any) -> Any:
+        if pixels.shape[1] == size:
+            counts = [pixels.shape[1] // 9] * len(counts)  # as though there were no padding
+        found = encode_chunk(tower, pixels, positions, counts, *rest)
+        return [tokens[:kept] for tokens, kept in zip(found, real_counts(positions), strict=True)]
+
+    monkeypatch.setattr(plugin_model, "encode_chunk", unmasked)
+    found = golden.differences(real.model)
+    assert found
+    assert {line.split()[0] for line in found} == {{"image": "image", "frames": "video"}[shapes]}
+
+
+def real_counts(positions: torch.Tensor) -> list[int]:
+    return [int((item[:, 0] >= 0).sum()) // 9 for item in positions]
+
+
+def test_the_check_crosses_a_chunk_with_mixed_shapes_and_one_without_a_mask(
+    real: Real, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever memory there is: a card that is nearly full would take one item a call, which gives other bits."""
+    harness.MEMORY.free, harness.MEMORY.total = GIB // 100, 24 * GIB
+    golden, chunks = Golden(real.model), []
+    encode_chunk = plugin_model.encode_chunk
+
+    def seen(tower: Any, pixels: torch.Tensor, positions: torch.Tensor, counts: Any, *rest: Any) -> Any:
+        chunks.append((pixels.shape[1], *counts))
+        return encode_chunk(tower, pixels, positions, counts, *rest)
+
+    monkeypatch.setattr(plugin_model, "encode_chunk", seen)
+    assert golden.differences(real.model) == []
+    assert chunks == [(2520, 210), (630, 66, 70), (630, 70)]
 
 
 @pytest.mark.parametrize(

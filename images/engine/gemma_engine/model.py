@@ -6,10 +6,11 @@ the towers, counts missing because another process runs without this plugin).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from .chunks import chunk, item_bytes
 from .encoder import Pool, batched_pool, encode, encode_chunk, has_lean_kernel, per_item_pool
 from .graphs import PlacedGraphs
 from .processor import IMAGE_COUNTS, CountingProcessor
-from .selfcheck import self_check
+from .selfcheck import Golden
 
 logger = init_logger(f"vllm.{__name__}")  # vLLM shows what is logged below its own name
 
@@ -60,7 +61,7 @@ class Gemma4ForConditionalGeneration(PlacedGraphs, stock.Gemma4ForConditionalGen
         self.way = WAYS["batched"]
         self._first_rank = get_tensor_model_parallel_rank() == 0
         self._profiling = True
-        self._one_stock_chunk = False
+        self._chunk = 0
         logger.info("The vision encoder is gemma_engine's; it is checked against vLLM's before its first use.")
 
     def _parse_and_validate_image_input(self, **kwargs: object) -> Any:
@@ -78,23 +79,25 @@ class Gemma4ForConditionalGeneration(PlacedGraphs, stock.Gemma4ForConditionalGen
         return self._ours_or_stock(self.encode_videos, super()._process_video_input, video_input)
 
     def stock_images(self, image_input: Any) -> list[torch.Tensor]:
-        """vLLM's own path with all items of a shape in one chunk: what the self-check compares with."""
-        return self._in_one_stock_chunk(super()._process_image_input, image_input)
+        """vLLM's own path: what the self-check compares with."""
+        return super()._process_image_input(image_input)  # type: ignore[no-any-return]
 
     def stock_videos(self, video_input: Any) -> list[torch.Tensor]:
-        return self._in_one_stock_chunk(super()._process_video_input, video_input)
+        return super()._process_video_input(video_input)  # type: ignore[no-any-return]
 
-    def _in_one_stock_chunk(self, process: Callable[[Any], list[torch.Tensor]], media: Any) -> list[torch.Tensor]:
-        self._one_stock_chunk = True
+    @contextlib.contextmanager
+    def chunks_of(self, most: int) -> Iterator[None]:
+        """Both paths take chunks of so many items meanwhile, whatever memory there is: bits are compared at the same chunks."""
+        self._chunk = most
         try:
-            return process(media)
+            yield
         finally:
-            self._one_stock_chunk = False
+            self._chunk = 0
 
     def _encoder_chunk(self, patches: int, free: int, total: int, positions: int) -> int:
         """vLLM's own answer, for its own path; a static method there, and called through the instance."""
-        if self._one_stock_chunk:
-            return 1 << 30
+        if self._chunk:
+            return self._chunk
         size: int = stock.Gemma4ForConditionalGeneration._encoder_chunk(patches, free, total, positions)
         return size
 
@@ -127,9 +130,10 @@ class Gemma4ForConditionalGeneration(PlacedGraphs, stock.Gemma4ForConditionalGen
         started = time.perf_counter()
         # Should the check raise: it is not repeated.
         self.record["state"] = shared.STATES.index("failed")
+        golden = Golden(self)
         for name, way in WAYS.items():
             self.way = way
-            differences = self_check(self)
+            differences = golden.differences(self)
             if not differences:
                 self.record["state"] = shared.STATES.index(name)
                 seconds = time.perf_counter() - started
@@ -188,7 +192,7 @@ class Gemma4ForConditionalGeneration(PlacedGraphs, stock.Gemma4ForConditionalGen
         free, total = torch.accelerator.get_memory_info()
         config = self.config.vision_config
         stocks = self._encoder_chunk(patches, free, total, config.position_embedding_size)
-        if not self.way.lean or not has_lean_kernel(device) or transformers_version() < LOOKUP_EMBEDDING:
+        if self._chunk or not self.way.lean or not has_lean_kernel(device) or transformers_version() < LOOKUP_EMBEDDING:
             return stocks
         cost = item_bytes(patches, config.hidden_size, config.intermediate_size, self.model_dtype.itemsize)
         ours = chunk(patches, cost, free, total)

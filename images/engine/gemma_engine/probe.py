@@ -24,7 +24,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ from .media import image_part, video_part
 
 GOOD_STATES = ("batched", "per_item", "plain")
 PAD = "<pad>"
-TOKENS = 8
+TOKENS = 2
+"""One of the prompt's step, one of a step that decodes."""
 LOG = Path("/proc/1/fd/1")
 FIRST_PROCESS = Path("/proc/1/stat")
 AGAIN_SECONDS = 60
@@ -146,7 +149,9 @@ def encoder_checked(metrics: str) -> None:
 def answered_canaries(server: Server, model: str) -> list[str]:
     """The kinds of golden requests that were answered; text is one always, media may be turned off in the server."""
     parts: dict[str, list[dict[str, object]]] = {"text": [], "image": [image_part()], "video": [video_part()]}
-    return [kind for kind, media in parts.items() if answered(server, model, kind, media)]
+    with ThreadPoolExecutor(len(parts)) as together:
+        found = list(together.map(partial(answered, server, model), parts, parts.values()))
+    return [kind for kind, is_answered in zip(parts, found, strict=True) if is_answered]
 
 
 def answered(server: Server, model: str, kind: str, media: list[dict[str, object]]) -> bool:

@@ -1,15 +1,27 @@
-"""Golden media through our encoder and vLLM's own, compared bit for bit, in the worker that is going to serve."""
+"""Golden media through our encoder and vLLM's own, compared bit for bit, in the worker that is going to serve.
+
+As little as shows each way in which the two could part, for an image costs more than all else: attention grows with the square
+of its patches. One image has the real size and padding. Of three frames, two shapes share a chunk with a mask, and a full frame
+is alone in the next, without one. Two images at once are only pooled, which is where their number gives other bits: a pooler
+that multiplies them as one batch is found out by it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from .chunks import FRAME_PATCHES, POOLED_PATCHES
+from .encoder import standardized
 
 SIDE = int(POOLED_PATCHES**0.5)
+
+CHUNK = 2
+FRAMES = ((11, 6), (10, 7), (10, 7))
+"""Columns and rows of soft tokens: 16:9, as most videos have, and full. In chunks of two the last frame is alone, unpadded."""
 
 
 class Media(dict[str, Any]):
@@ -32,43 +44,87 @@ def pattern(items: int, patches: int, pixels: int, device: torch.device, dtype: 
     return (0.5 + 0.5 * torch.sin(steps * 0.37)).view(items, patches, pixels).to(dtype)
 
 
-def golden_images(
-    shapes: Sequence[tuple[int, int]], soft_tokens: int, pixels: int, device: torch.device, dtype: torch.dtype
+def golden_image(
+    shape: tuple[int, int], soft_tokens: int, pixels: int, device: torch.device, dtype: torch.dtype
 ) -> Media:
-    """Images of so many columns and rows of soft tokens."""
+    """An image of so many columns and rows of soft tokens."""
     patches = soft_tokens * POOLED_PATCHES
     media = Media(
-        pixel_values=pattern(len(shapes), patches, pixels, device, dtype),
-        pixel_position_ids=torch.stack([grid(*shape, patches, device) for shape in shapes]),
+        pixel_values=pattern(1, patches, pixels, device, dtype),
+        pixel_position_ids=grid(*shape, patches, device).unsqueeze(0),
     )
-    media.counts = [columns * rows for columns, rows in shapes]
+    media.counts = [shape[0] * shape[1]]
     return media
 
 
-def golden_video(columns: int, rows: int, frames: int, pixels: int, device: torch.device, dtype: torch.dtype) -> Media:
+def golden_video(shapes: Sequence[tuple[int, int]], pixels: int, device: torch.device, dtype: torch.dtype) -> Media:
+    """A video with frames of so many columns and rows of soft tokens."""
     media = Media(
-        pixel_values_videos=pattern(frames, FRAME_PATCHES, pixels, device, dtype),
-        pixel_position_ids_videos=torch.stack([grid(columns, rows, FRAME_PATCHES, device)] * frames),
-        video_frame_counts=[frames],
+        pixel_values_videos=pattern(len(shapes), FRAME_PATCHES, pixels, device, dtype),
+        pixel_position_ids_videos=torch.stack([grid(*shape, FRAME_PATCHES, device) for shape in shapes]),
+        video_frame_counts=[len(shapes)],
     )
-    media.counts = [[columns * rows] * frames]
+    media.counts = [[columns * rows for columns, rows in shapes]]
     return media
 
 
-def self_check(model: Any) -> list[str]:
-    """What differs between our encoder and vLLM's, in words; empty when every bit is the same."""
-    device = model.vision_tower.patch_embedder.position_embedding_table.device
-    config = model.config.vision_config
-    kind = (3 * config.patch_size**2, device, model.model_dtype)
-    most = model.image_soft_tokens()
-    # One image with much padding and one that fills its budget; frames of 16:9, as most videos have, and full ones: without
-    # any padding there is no mask, and attention may take another kernel.
-    images = golden_images([(most // 4, 3), (most // 10, 10)], most, *kind)
-    found = differences("image", model.encode_images(images), model.stock_images(images))
-    for columns, rows in ((11, 6), (10, 7)):
-        video = golden_video(columns, rows, 2, *kind)
-        found += differences("video", model.encode_videos(video), model.stock_videos(video))
-    return found
+class Golden:
+    """Golden media, and what vLLM's own code makes of them."""
+
+    def __init__(self, model: Any) -> None:
+        self.tower = model.vision_tower
+        device = self.tower.patch_embedder.position_embedding_table.device
+        most = model.image_soft_tokens()
+        padded, full = (most // 4, 3), (most // 10, 10)
+        kind = (3 * model.config.vision_config.patch_size**2, device, model.model_dtype)
+        self.image = golden_image(padded, most, *kind)
+        self.video = golden_video(FRAMES, *kind)
+        with model.chunks_of(CHUNK), encoded_by(self.tower) as states:
+            self.stocks = {"image": model.stock_images(self.image), "video": model.stock_videos(self.video)}
+        # Two other images, as far as the pooler sees, with values of the size that it gets.
+        self.states = torch.cat([states[0], states[0].flip(1)])
+        self.positions = torch.stack([grid(*shape, most * POOLED_PATCHES, device) for shape in (padded, full)])
+        self.counts = [columns * rows for columns, rows in (padded, full)]
+        self.stocks["pooled image"] = stock_pool(self.tower, self.states, self.positions)
+
+    def differences(self, model: Any) -> list[str]:
+        """What differs between our encoder and vLLM's, in words; empty when every bit is the same."""
+        with model.chunks_of(CHUNK):
+            ours = {"image": model.encode_images(self.image), "video": model.encode_videos(self.video)}
+        ours["pooled image"] = model.way.pool(
+            self.tower, self.states, self.positions, padding(self.positions), self.counts
+        )
+        return [found for kind, stocks in self.stocks.items() for found in differences(kind, ours[kind], stocks)]
+
+
+def padding(positions: torch.Tensor) -> torch.Tensor:
+    return (positions == -1).all(dim=-1)
+
+
+@contextlib.contextmanager
+def encoded_by(tower: Any) -> Iterator[list[torch.Tensor]]:
+    """What the tower's encoder gives meanwhile, call by call, before it is pooled."""
+    states: list[torch.Tensor] = []
+    hook = tower.encoder.register_forward_hook(lambda *call: states.append(call[-1].last_hidden_state))
+    try:
+        yield states
+    finally:
+        hook.remove()
+
+
+def stock_pool(tower: Any, states: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor]:
+    """As vLLM pools images: one at a time, and the pooler's own mask cuts the padding off."""
+    pooled = []
+    for item in range(len(states)):
+        one = slice(item, item + 1)
+        tokens, valid = tower.pooler(
+            hidden_states=states[one],
+            pixel_position_ids=positions[one],
+            padding_positions=padding(positions[one]),
+            output_length=states.shape[1] // POOLED_PATCHES,
+        )
+        pooled.append(standardized(tower, tokens[valid]))
+    return pooled
 
 
 def differences(kind: str, ours: Sequence[torch.Tensor], stocks: Sequence[torch.Tensor]) -> list[str]:
