@@ -47,6 +47,7 @@ LEAD_TOKENS = 20
 FLAGS = [
     "--served-model-name", NAME, "--enforce-eager", "--max-model-len=4096", "--max-num-batched-tokens=4096",
     "--no-enable-prefix-caching", "--enable-logging-iteration-details", "--disable-log-stats",
+    "--middleware=gemma_engine.arrivals.Arrivals",
     '--limit-mm-per-prompt={"audio": 0}',
 ]  # fmt: skip
 

@@ -28,6 +28,7 @@ FLAGS = [
     "--max-model-len=4096",
     "--enable-logging-iteration-details",
     "--disable-log-stats",
+    "--middleware=gemma_engine.arrivals.Arrivals",
     '--limit-mm-per-prompt={"audio": 0}',
 ]
 

@@ -29,6 +29,7 @@ class Engine:
     refused: dict[str, tuple[int, str]] = field(default_factory=dict)
     running: int = 0
     waiting: int = 0
+    unanswered: int = 0
     last_progress: float = 0
     asked: list[str] = field(default_factory=list)
 
@@ -45,6 +46,7 @@ class Engine:
                 f'gemma_engine_self_check{{state="{self.state}"}} 1.0',
                 'gemma_engine_self_check{state="other"} 0.0',
             ]
+            lines += [f"gemma_engine_unanswered_requests {self.unanswered}"]
             lines += [f"gemma_engine_last_progress_timestamp_seconds {self.last_progress}"]
         return "\n".join(lines)
 
@@ -209,14 +211,28 @@ def test_a_server_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("running", "waiting", "seconds_ago", "stuck"),
-    [(1, 0, 100, False), (1, 0, 121, True), (0, 3, 121, True), (0, 0, 9999, False)],
+    ("running", "waiting", "unanswered", "seconds_ago", "stuck"),
+    [
+        (1, 0, 1, 100, False),
+        (1, 0, 1, 121, True),
+        (0, 3, 3, 121, True),
+        (0, 0, 1, 121, True),
+        (0, 0, 1, 100, False),
+        (0, 0, 0, 9999, False),
+    ],
 )
 def test_requests_without_a_token_for_long_are_no_progress(
-    engine: Engine, server: probe.Server, running: int, waiting: int, seconds_ago: float, stuck: bool
+    engine: Engine,
+    server: probe.Server,
+    running: int,
+    waiting: int,
+    unanswered: int,
+    seconds_ago: float,
+    stuck: bool,
 ) -> None:
     now = 10_000.0
-    engine.running, engine.waiting, engine.last_progress = running, waiting, now - seconds_ago
+    engine.running, engine.waiting, engine.unanswered = running, waiting, unanswered
+    engine.last_progress = now - seconds_ago
     if stuck:
         with pytest.raises(probe.NotReady, match="no token for 121 s"):
             probe.check_progress(server, 120, now)

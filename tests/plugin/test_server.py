@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
+import json
+import os
 import random
+import re
+import signal
+import socket
 import struct
 import urllib.error
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +25,7 @@ from PIL import Image
 from tests.engine.server import Server, serving, text
 from tests.plugin.conftest import HOME
 from tests.plugin.server import FLAGS, PluginHome, answer, named, probe, values
+from tests.support.kube import eventually
 
 pytestmark = pytest.mark.engine
 
@@ -95,6 +103,7 @@ class TestWithThePlugin:
         assert grown["gemma_engine_fallbacks_total"] == grown["gemma_engine_record_errors_total"] == 0
         assert grown['gemma_engine_step_seconds_count{encoder="yes"}'] >= 4
         assert "The vision encoder, batched, gives vLLM's bits" in engine.log.read_text()
+        assert re.search(r"compile cache key: [0-9a-f]{8,}", engine.log.read_text()), "what pools can share a cache by"
 
     @pytest.mark.parametrize(
         "bad",
@@ -139,6 +148,46 @@ class TestWithThePlugin:
         assert engine.healthy()
         assert values(engine)["gemma_engine_fallbacks_total"] == 0
 
+    def test_a_hang_in_the_first_step_after_idling_is_told(self, engine: Server) -> None:
+        """The engine's process is stopped while no request is there; what vLLM counts stays as the last step left it: at none."""
+        last = values(engine)["gemma_engine_last_progress_timestamp_seconds"]
+        before = values(engine)["gemma_engine_answered_requests_total"]
+        stopped = engine_core(engine)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                waits = pool.submit(answer, engine, [text("Are you there?")])
+                eventually("it is counted", lambda: values(engine)["gemma_engine_unanswered_requests"] == 1, 30)
+                assert set(values(engine, "vllm:num_requests_").values()) == {0}
+                assert engine.healthy(), "vLLM's own health check says nothing"
+                hung = probe(engine.url, "progress", "--after", "0")
+                assert "no progress: 1 requests, but no token for" in hung.stdout
+                assert probe(engine.url, "progress", "--after", "600").returncode == 0, "it has only just come"
+                os.kill(stopped, signal.SIGCONT)
+                assert len(waits.result(120)) == 8
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        after = values(engine)
+        assert after["gemma_engine_unanswered_requests"] == 0
+        assert after["gemma_engine_answered_requests_total"] == before + 1
+        assert after["gemma_engine_last_progress_timestamp_seconds"] > last
+
+    def test_a_client_that_leaves_a_hung_engine_counts_no_more(self, engine: Server) -> None:
+        stopped = engine_core(engine)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]}).encode()
+            host, port = engine.url.removeprefix("http://").split(":")
+            with socket.create_connection((host, int(port))) as client:
+                head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                client.sendall(head.encode() + body[:-1])
+                assert values(engine)["gemma_engine_unanswered_requests"] == 0, "it has not come whole"
+                client.sendall(body[-1:])
+                eventually("it is counted", lambda: values(engine)["gemma_engine_unanswered_requests"] == 1, 30)
+            eventually("it has left", lambda: values(engine)["gemma_engine_unanswered_requests"] == 0, 30)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
 
 class TestWithoutThePlugin:
     """`VLLM_PLUGINS` without our name is the quietest way to lose a plugin: vLLM says nothing."""
@@ -155,6 +204,20 @@ class TestWithoutThePlugin:
 
     def test_gives_the_same_tokens_and_logprobs(self, engine: Server, answers: dict[str, Any]) -> None:
         assert [answer(engine, question) for question in QUESTIONS] == answers["plugin"]
+
+
+def engine_core(server: Server) -> int:
+    """The process that computes; the first one only answers."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            name, _, fields = status.read_text().rpartition(")")
+            if int(fields.split()[1]) == server.process.pid and "EngineCore" in command(status.parent) + name:
+                return int(status.parent.name)
+    raise AssertionError("no process of the server is called EngineCore")
+
+
+def command(process: Path) -> str:
+    return (process / "cmdline").read_text().replace("\0", " ")
 
 
 def outcome(server: Server, medium: dict[str, Any]) -> int:

@@ -42,10 +42,32 @@ def stands(*samples: dict[str, Any]) -> float:
         pytest.param({"finished": {"stop": 100, "abort": 1}}, 0, id="a request ended"),
         pytest.param({"kv_usage": 0.26}, 0, id="a long prompt goes in"),
         pytest.param({"started_at": START}, 0, id="another process"),
+        pytest.param({"answered": 1.0}, LONG, id="that another is refused is no progress"),
     ],
 )
 def test_an_engine_hangs_while_requests_are_in_it_and_nothing_moves(last: dict[str, Any], expected: float) -> None:
     assert stands(*[{}] * 13, last) == expected
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "expected"),
+    [
+        pytest.param([0.0] * 14, 0, id="idle"),
+        pytest.param([0.0, *[1.0] * 13], LONG, id="hangs in its first step"),
+        pytest.param([1.0] * 13 + [0.0], 0, id="the client gave up, and none is left"),
+        pytest.param([None] * 14, 0, id="without the plugin nobody knows"),
+    ],
+)
+def test_requests_that_no_step_told_of_count(unanswered: list[float | None], expected: float) -> None:
+    """vLLM's own gauges stand at what the last step left: none."""
+    idle = {"running": 0.0, "waiting": 0.0, "kv_usage": 0.0, "answered": 7.0}
+    assert stands(*[{**idle, "unanswered": now} for now in unanswered]) == expected
+
+
+def test_an_idle_engine_that_answers_without_a_step_does_not_hang() -> None:
+    """Requests that are refused, one after the other: there is always one, and each gets an answer."""
+    idle = {"running": 0.0, "waiting": 0.0, "unanswered": 1.0}
+    assert stands(*[{**idle, "answered": float(n)} for n in range(14)]) == 0
 
 
 def test_an_engine_that_exports_little_is_judged_by_what_there_is() -> None:

@@ -165,6 +165,16 @@ def test_media_units_are_frames_of_seventy_embeddings() -> None:
     assert counters((names.ENCODER_EMBEDDINGS[0], {}, 700.0)).media_units == 10
 
 
+@pytest.mark.parametrize(("exported", "known"), [(2.0, 2.0), (0.0, 0.0), (float("nan"), None), (-1.0, None)])
+def test_unanswered_requests_of_the_plugin(exported: float, known: float | None) -> None:
+    found = counters((names.UNANSWERED[0], {}, exported), (names.ANSWERED[0], {}, exported))
+    assert (found.unanswered, found.answered) == (known, known)
+
+
+def test_without_the_plugin_nothing_is_known_of_unanswered_requests() -> None:
+    assert (counters().unanswered, counters().answered) == (None, None)
+
+
 @given(st.lists(st.floats(), min_size=3, max_size=3), st.floats(), st.floats())
 def test_whatever_comes_is_sound_or_unusable(counts: list[float], running: float, kv: float) -> None:
     samples = [(name, labels, running if name == RUNNING else value) for name, labels, value in scrape(*counts)]

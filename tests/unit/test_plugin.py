@@ -26,7 +26,7 @@ from tests.unit.builders import DEFAULTS, argv, deployment, live, pod, serving, 
 IMAGE = "registry.example/gemma-engine:v0.32.0"
 OURS = {"image": IMAGE, "plugin": True}
 WITH = Defaults(engine_image=IMAGE, engine_plugin=True)
-FLAGS = ["--enable-logging-iteration-details", "--disable-log-stats", "--chat-template"]
+FLAGS = ["--enable-logging-iteration-details", "--disable-log-stats", "--middleware", "--chat-template"]
 
 
 def container(defaults: Defaults = DEFAULTS, pool: Any = None, **spec: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def container(defaults: Defaults = DEFAULTS, pool: Any = None, **spec: Any) -> d
 def has_plugin(found: dict[str, Any]) -> bool:
     """Probe, flags and template go together."""
     by_probe = "exec" in found["readinessProbe"]
-    assert [by_probe] * 4 == ["exec" in found["startupProbe"], *(flag in found["args"] for flag in FLAGS)]
+    assert [by_probe] * 5 == ["exec" in found["startupProbe"], *(flag in found["args"] for flag in FLAGS)]
     return by_probe
 
 
@@ -165,6 +165,8 @@ def test_what_the_operator_knows_of_the_plugin_is_what_it_says_of_itself() -> No
     for dockerfile in ("Dockerfile", "cpu.Dockerfile"):
         at, name = plugin.CHAT_TEMPLATE.rsplit("/", 1)
         assert f"COPY images/engine/{name} {at}/" in (folder / dockerfile).read_text()
+    package, module, name = plugin.MIDDLEWARE.split(".")
+    assert f"\nclass {name}:" in (folder / package / f"{module}.py").read_text()
     assert NEWEST[:2] == plugin.NEWEST, "the flag table is newer than the plugin: it should follow"
 
 

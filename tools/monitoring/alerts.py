@@ -119,9 +119,13 @@ def _engines(clock: Clock) -> Iterator[Alert]:
         f"sum by ({POOL}, pod) (min_over_time(vllm:num_requests_{state}{ENGINES}[{window}]))"
         for state in ("running", "waiting")
     )
+    # Of our plugin: vLLM counts a request with its first step, which an engine that was idle may never come to.
+    unanswered = f"sum by ({POOL}, pod) (min_over_time(gemma_engine_unanswered_requests{ENGINES}[{window}])) > 0"
+    answered = f"sum by ({POOL}, pod) (increase(gemma_engine_answered_requests_total{ENGINES}[{window}])) > 0"
     yield Alert(
         "GemmaEngineHung", "critical", 60,
-        f"({held}) > 0\nand on ({POOL}, pod)\n" + f"\nand on ({POOL}, pod)\n".join(flat),
+        f"(\n({held}) > 0\nor on ({POOL}, pod)\n({unanswered} unless on ({POOL}, pod) {answered})\n)\nand on ({POOL}, pod)\n"
+        + f"\nand on ({POOL}, pod)\n".join(flat),
         "Engine {{ $labels.pod }} has requests and brings no token forth",
         f"{WHERE}: {{{{ $value }}}} requests are in engine {{{{ $labels.pod }}}}, and for 3 minutes nothing came of them.",
     )  # fmt: skip

@@ -180,7 +180,9 @@ def answered(server: Server, model: str, kind: str, media: list[dict[str, object
 def check_progress(server: Server, after: float, now: float) -> None:
     """NotReady when requests wait or run and the last step that gave tokens is longer ago than `after` seconds."""
     metrics = server.call("/metrics")
-    requests = total(metrics, "vllm:num_requests_running") + total(metrics, "vllm:num_requests_waiting")
+    in_engine = total(metrics, "vllm:num_requests_running") + total(metrics, "vllm:num_requests_waiting")
+    # vLLM counts them from their first step on: before that, they are only unanswered.
+    requests = max(in_engine, total(metrics, "gemma_engine_unanswered_requests"))
     last = max((value for _, value in samples(metrics, "gemma_engine_last_progress_timestamp_seconds")), default=now)
     if requests and now - last > after:
         raise NotReady(f"{requests:.0f} requests, but no token for {now - last:.0f} s")

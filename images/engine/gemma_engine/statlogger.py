@@ -40,6 +40,11 @@ class Metrics:
         def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
             return Gauge(f"gemma_engine_{name}", text, labels, multiprocess_mode="mostrecent")
 
+        self.is_idle = True
+        """Whether the newest step that this process was told of left no request behind."""
+        self.waiting = 0
+        """The value of `unanswered` in this process."""
+
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(f"gemma_engine_{name}", text, labels)
 
@@ -48,6 +53,12 @@ class Metrics:
         self.last_progress = gauge(
             "last_progress_timestamp_seconds", "When an engine step last gave tokens, or no request was there"
         )
+        self.unanswered = Gauge(
+            "gemma_engine_unanswered_requests",
+            "Requests that are here whole, and have had no byte of an answer",
+            multiprocess_mode="livesum",
+        )
+        self.answered = counter("answered_requests", "Requests that had the first byte of an answer")
         self.step_seconds = Histogram(
             "gemma_engine_step_seconds", "Time of an engine step", ("encoder",), buckets=STEP_SECONDS
         )
@@ -106,10 +117,13 @@ class EncoderStatLogger(AggregateStatLoggerBase):
         details = getattr(scheduler_stats, "iteration_details", None)
         if details is not None and not details.is_dummy:
             self._record_step(details)
-        idle = scheduler_stats is not None and not scheduler_stats.num_running_reqs + scheduler_stats.num_waiting_reqs
+        known = self._metrics
+        if scheduler_stats is not None:
+            known.is_idle = not scheduler_stats.num_running_reqs + scheduler_stats.num_waiting_reqs
+        was_step = details is not None or (iteration_stats is not None and iteration_stats.num_generation_tokens)
         # One prompt token is as good a sign of life as one output token: a long prompt takes many steps.
-        if idle or (iteration_stats is not None and iteration_stats.num_generation_tokens) or details is not None:
-            self._metrics.last_progress.set(time.time())
+        if was_step or (known.is_idle and not known.waiting):
+            known.last_progress.set(time.time())
         self._tell_state()
 
     def _record_step(self, details: Any) -> None:

@@ -37,7 +37,7 @@ _NOT_COMPILED = (
     "--served-model-name", "--host", "--port", "--shutdown-timeout", "--api-server-count", "--custom-histogram-buckets",
     "--max-num-queued-tokens", "--max-num-queued-reqs", "--reasoning-parser", "--tool-call-parser",
     "--enable-auto-tool-choice", "--chat-template", "--media-io-kwargs", "--load-format", "--model-loader-extra-config",
-    "--enable-logging-iteration-details", "--disable-log-stats", "--ec-manager-config",
+    "--enable-logging-iteration-details", "--disable-log-stats", "--middleware", "--ec-manager-config",
 )  # fmt: skip
 
 

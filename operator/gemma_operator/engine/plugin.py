@@ -13,6 +13,8 @@ OLDEST, NEWEST = (0, 26), (0, 33)
 NAMES = ("gemma_engine", "gemma_engine_stats")
 # Where images/engine/*Dockerfile puts it.
 CHAT_TEMPLATE = "/opt/gemma-serving/chat_template_gemma4.jinja"
+# Counts requests that no step of the engine has told of yet (images/engine/gemma_engine/arrivals.py).
+MIDDLEWARE = "gemma_engine.arrivals.Arrivals"
 # Command that fills the caches with the server's arguments, and ends.
 WARM_UP = ["python3", "-m", "gemma_engine.warm", "--"]
 

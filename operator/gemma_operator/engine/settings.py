@@ -264,6 +264,9 @@ def _observability(view: PoolView) -> Iterator[Setting]:
     if view.plugin:
         why = "spec.engine.plugin: its metrics of steps and encoder"
         yield Setting("--enable-logging-iteration-details", (), why)
+        yield Setting(
+            "--middleware", (plugin.MIDDLEWARE,), "spec.engine.plugin: requests that wait for an engine which hangs"
+        )
         # With a plugin's stat logger there, this turns off nothing else (vLLM v1/engine/async_llm.py). Several API servers log no
         # such lines, and their engine counts nothing at all with it (v1/engine/core.py of 0.32, seen: all counters stay 0).
         if (view.pool.api_servers or 1) == 1:

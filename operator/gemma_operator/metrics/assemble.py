@@ -45,6 +45,8 @@ def engine_counters(pod_uid: str, at: float, samples: Iterable[Sample]) -> Engin
         ttft=buckets,
         running=_gauge(running, names.RUNNING),
         waiting=_gauge(waiting, names.WAITING),
+        unanswered=_sum(_pick(series, names.UNANSWERED)),
+        answered=_sum(_pick(series, names.ANSWERED)),
         itl=_histogram(itl) if itl else None,
         finished=_by_label(_pick(series, names.FINISHED), "finished_reason"),
         rejected=_sum(_pick(series, names.REJECTED)),

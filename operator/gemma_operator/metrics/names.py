@@ -24,9 +24,11 @@ PROMPT_TOKENS_CACHED = _spelled("vllm:prompt_tokens_cached_total")
 GENERATION_TOKENS = _spelled("vllm:generation_tokens_total")
 KV_USAGE = _spelled("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 MM_CACHE_QUERIES = _spelled("vllm:mm_cache_queries_total")
-# Of our engine plugin (images/engine); both count only with --enable-logging-iteration-details.
+# Of our engine plugin (images/engine); the first two count only with --enable-logging-iteration-details.
 ENCODER_ITEMS = _spelled("gemma_engine_encoder_items_total")
 ENCODER_EMBEDDINGS = _spelled("gemma_engine_encoder_tokens_total")
+UNANSWERED = _spelled("gemma_engine_unanswered_requests")
+ANSWERED = _spelled("gemma_engine_answered_requests_total")
 STARTED = _spelled("process_start_time_seconds")
 
 REQUIRED = (TTFT, RUNNING, WAITING)
@@ -43,6 +45,8 @@ OPTIONAL = (
     MM_CACHE_QUERIES,
     ENCODER_ITEMS,
     ENCODER_EMBEDDINGS,
+    UNANSWERED,
+    ANSWERED,
     STARTED,
 )
 ALL = tuple(name for names in (*REQUIRED, *OPTIONAL) for name in names)

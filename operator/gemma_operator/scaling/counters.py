@@ -45,6 +45,10 @@ class EngineCounters:
     """Requests in the running batch."""
     waiting: float
     """Requests in the engine's queue."""
+    unanswered: float | None = None
+    """Requests that the engine's server has whole, and that had no byte of an answer; those it was never told of by a step too."""
+    answered: float | None = None
+    """Requests that had the first byte of an answer."""
     itl: Buckets | None = None
     """Time between two outputs of a request."""
     finished: Mapping[str, float] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Which engines hang: requests are in them, and nothing of them moves. Pure; works with any engine's counters.
 
-The engine's own health check goes on answering then (vllm#39734, #39914, #45388). Requests that came after the last step are
-in no counter, so an engine that hangs in the first step after it was idle isn't found.
+The engine's own health check goes on answering then (vllm#39734, #39914, #45388). vLLM counts a request with its first step, so
+that an engine which hangs in the first step after it was idle is found by our plugin's count of unanswered requests alone.
 """
 
 from __future__ import annotations
@@ -51,9 +51,18 @@ def follow(beats: Beats, engines: Mapping[str, EngineCounters], now: float) -> d
         before = new.get(uid)
         if before and sample.at <= before.sample.at:
             continue
-        stands = before is not None and sample.running + sample.waiting > 0 and _signs(sample) == _signs(before.sample)
-        new[uid] = Beat(sample, before.since if before and stands else sample.at)
+        new[uid] = Beat(sample, before.since if before and _stands(before.sample, sample) else sample.at)
     return new
+
+
+def _stands(before: EngineCounters, sample: EngineCounters) -> bool:
+    """Whether requests are there, and nothing has moved since the sample before.
+
+    A refusal needs no step. It counts only where no step has told of a request: whatever waits there may be refused next.
+    """
+    if _signs(sample) != _signs(before):
+        return False
+    return sample.running + sample.waiting > 0 or (bool(sample.unanswered) and sample.answered == before.answered)
 
 
 def _signs(sample: EngineCounters) -> tuple[object, ...]:
