@@ -67,6 +67,8 @@ def test_counters_of_both_add_up(engine: Server, parts: Path) -> None:
     assert grown["gemma_engine_encoder_items_total"] == expected
     assert grown["gemma_engine_encoder_images_total"] == rounds * IMAGES
     assert grown["gemma_engine_encoder_frames_total"] == rounds * VIDEOS * FRAMES
+    assert grown["gemma_engine_answered_requests_total"] == expected
+    assert after["gemma_engine_unanswered_requests"] == 0
     assert grown["gemma_engine_fallbacks_total"] == grown["gemma_engine_record_errors_total"] == 0
 
 
