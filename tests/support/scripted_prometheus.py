@@ -33,6 +33,8 @@ class ScriptedEngine:
     running: float = 1
     waiting: float = 0
     rejected: float = 0
+    unanswered: float | None = None
+    """As our plugin counts them; None where the engine hasn't it."""
     prompt_tokens: float = 0
     at: float | None = None
     """Time of the scrape; the server's clock where None."""
@@ -65,6 +67,9 @@ class ScriptedEngine:
         add("vllm:admission_rejections_total", self.rejected, reason="max_num_queued_reqs")
         add("vllm:prompt_tokens_by_source_total", self.prompt_tokens, source="local_compute")
         add("vllm:prompt_tokens_by_source_total", 0, source="local_cache_hit")
+        if self.unanswered is not None:
+            add("gemma_engine_unanswered_requests", self.unanswered)
+            add("gemma_engine_answered_requests_total", self.good + self.bad)
         add("process_start_time_seconds", self.started_at)
         return found
 

@@ -126,11 +126,13 @@ class Hanging(World):
     def __init__(self, prometheus: ScriptedPrometheus, **heartbeat: Any) -> None:
         super().__init__(prometheus, minimum=3, maximum=3)
         self.still: set[str] = set()
+        self.held: dict[str, float] = {}
+        """What such an engine says of the requests in it."""
         self.cluster.objects["GemmaServing", "ns", "chat"]["spec"]["heartbeat"] = heartbeat
         prometheus.distort = self._stop
 
     def _stop(self, engines: list[Any]) -> list[Any]:
-        return [replace(e, good=70, prompt_tokens=700) if e.pod_uid in self.still else e for e in engines]
+        return [replace(e, good=70, prompt_tokens=700, **self.held) if e.pod_uid in self.still else e for e in engines]
 
     def replace_evicted(self) -> list[str]:
         """Names of the Pods that went; others with new UIDs come, which work."""
@@ -174,6 +176,25 @@ async def test_a_hung_engine_is_named_and_left_alone(prometheus: ScriptedPrometh
     world.still = set()
     await world.tick(2)
     assert world.condition("EnginesProgressing") == "True AsExpected"
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ({"running": 0, "unanswered": 2}, "False EngineHung"),
+        ({"running": 0, "unanswered": 0}, "True AsExpected"),
+        ({"running": 0}, "True AsExpected"),
+    ],
+    ids=["a request came after the last step", "none came", "without the plugin nobody knows"],
+)
+async def test_an_idle_engine_that_hangs_in_its_first_step_is_named(
+    prometheus: ScriptedPrometheus, held: dict[str, float], told: str
+) -> None:
+    world = await started(prometheus)
+    world.still, world.held = {f"{NAME}-1"}, held
+    await world.tick(16)
+    assert world.condition("EnginesProgressing") == told
+    assert (f"Pod {NAME}-1 of pool interactive since" in world.message) is (told == "False EngineHung")
 
 
 async def test_all_hang_and_are_restarted_one_after_the_other(prometheus: ScriptedPrometheus) -> None:
