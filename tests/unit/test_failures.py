@@ -52,6 +52,11 @@ Make sure your token has the correct permissions."""
 BUSY = f"""huggingface_hub.errors.HfHubHTTPError: (Request ID: Root=1-68aa)
 
 429 Too Many Requests for url: {HUB}."""
+# vLLM 0.32 on CPU with --middleware gemma_engine.arrivals.Arrivals and without the plugin; it ends once the engine has started.
+NO_PLUGIN = """  File "<frozen importlib._bootstrap>", line 1140, in _find_and_load_unlocked
+ModuleNotFoundError: No module named 'gemma_engine'
+multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked semaphore objects to clean up
+  warnings.warn('resource_tracker: There appear to be %d '"""
 # vLLM 0.32 on CPU with HF_HUB_OFFLINE=1 and a model that isn't there; with HF_ENDPOINT at a closed port.
 OFFLINE = (
     "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the specified revision on the local disk "
@@ -126,6 +131,8 @@ OUT_OF_MEMORY = (
         (BUSY, "ModelSourceUnreachable", "can't reach its model"),
         pytest.param(UNRECOGNIZED, "ArgumentRefused", "correct extraArgs", id="A8 a flag that is gone"),
         (BAD_VALUE, "ArgumentRefused", "engine.version"),
+        (NO_PLUGIN, "PluginMissing", "set engine.plugin to false"),
+        ("ModuleNotFoundError: No module named 'gemma_engine.arrivals'", "PluginMissing", "an older one: build it anew"),
         (TOO_LONG, "ContextTooLong", "lower maxModelLen"),
         pytest.param(KV_SHORT, "KvCacheTooSmall", "lower maxModelLen, or raise gpuMemoryUtilization", id="A11"),
         (KV_NONE, "KvCacheTooSmall", "raise gpuMemoryUtilization"),

@@ -57,6 +57,13 @@ _KNOWN: tuple[tuple[str, Diagnosis], ...] = (
         ),
     ),
     (
+        r"No module named '?gemma_engine",
+        Diagnosis(
+            "PluginMissing",
+            "engine.plugin is true, and the image has no gemma_engine, or an older one: build it anew, or set engine.plugin to false",
+        ),
+    ),
+    (
         r"max_model_len .* is greater than the derived max_model_len",
         Diagnosis("ContextTooLong", "lower maxModelLen to what the model takes"),
     ),
