@@ -50,8 +50,10 @@ def serving(real: Real) -> Iterator[None]:
 
 def test_the_start_up_check_finds_the_batched_way_bit_equal(real: Real) -> None:
     real.model.record["state"] = STATES.index("unchecked")
+    before = {field: real.model.record[field] for field in shared.COUNTS}
     real.model._check()
     assert STATES[real.model.record["state"]] == "batched"
+    assert before == {field: real.model.record[field] for field in shared.COUNTS}, "it is nobody's request"
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -205,7 +205,8 @@ class Gemma4ForConditionalGeneration(PlacedGraphs, stock.Gemma4ForConditionalGen
         return list(projected.split(list(sizes)))
 
     def _count(self, field: str, value: int = 1) -> None:
-        if self._first_rank and not self._profiling:
+        # Neither start-up profiling nor the self-check is anybody's request.
+        if self._first_rank and not self._profiling and not self._chunk:
             self.record.add(field, value)
 
 
