@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from gemma_operator.figures import Figures
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # series of their own in this format, which nobody reads
 REGISTRY = CollectorRegistry()
 
 reconciles = Counter(
@@ -78,8 +89,12 @@ PoolLabels = tuple[str, str, str]
 ServingLabels = tuple[str, str]
 
 
-class Pools(Collector):
-    """What the scaler last came to, pool by pool. Replaced as a whole: a pool that is gone leaves nothing behind."""
+class Pools:
+    """What the scaler last came to, pool by pool. Replaced as a whole: a pool that is gone leaves nothing behind.
+
+    It writes Prometheus' text itself: of 2,000 pools that is 126,000 lines, for which the client takes 1.1 s of CPU, or 1.6 s for
+    the form that Prometheus asks of it, at every scrape. Names of Kubernetes' objects and ours hold nothing to escape.
+    """
 
     def __init__(self) -> None:
         self._figures: Mapping[PoolLabels, Figures] = {}
@@ -89,29 +104,54 @@ class Pools(Collector):
         """`figures` of each pool; `budgets`: GPUs of the servings that have a budget."""
         self._figures, self._budgets = figures, budgets
 
-    def collect(self) -> Iterable[Metric]:
+    def lines(self) -> Iterator[str]:
+        """Every figure in Prometheus' text format."""
+        shown = [(_labels(POOL_LABELS, pool), known) for pool, known in self._figures.items()]
         for name, text in POOL_GAUGES.items():
-            family = GaugeMetricFamily(f"gemma_operator_{name}", text, labels=POOL_LABELS)
-            for pool, known in self._figures.items():
+            yield from _head(f"gemma_operator_{name}", text)
+            for labels, known in shown:
                 if name in known.plain:
-                    family.add_metric(pool, known.plain[name])
-            yield family
+                    yield f"gemma_operator_{name}{{{labels}}} {known.plain[name]}\n"
         for name, (label, text) in LABELLED_GAUGES.items():
-            family = GaugeMetricFamily(f"gemma_operator_{name}", text, labels=(*POOL_LABELS, label))
-            for pool, known in self._figures.items():
+            yield from _head(f"gemma_operator_{name}", text)
+            for labels, known in shown:
                 for value, number in known.labelled.get(name, {}).items():
-                    family.add_metric((*pool, value), number)
-            yield family
-        family = GaugeMetricFamily(BUDGET, "GPUs that the pools of a serving may have together.", labels=SERVING_LABELS)
+                    yield f'gemma_operator_{name}{{{labels},{label}="{value}"}} {number}\n'
+        yield from _head(BUDGET, "GPUs that the pools of a serving may have together.")
         for serving, budget in self._budgets.items():
-            family.add_metric(serving, budget)
-        yield family
+            yield f"{BUDGET}{{{_labels(SERVING_LABELS, serving)}}} {budget}\n"
+
+
+def _head(name: str, text: str) -> tuple[str, str]:
+    return f"# HELP {name} {text}\n", f"# TYPE {name} gauge\n"
+
+
+def _labels(names: Iterable[str], values: Iterable[str]) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in zip(names, values, strict=True))
 
 
 pools = Pools()
-REGISTRY.register(pools)
 
 
-def serve(port: int) -> None:
-    """Serve the metrics over HTTP at `port`."""
-    start_http_server(port, registry=REGISTRY)
+def exposition() -> bytes:
+    """All of the operator's metrics in Prometheus' text format."""
+    return generate_latest(REGISTRY) + "".join(pools.lines()).encode()
+
+
+def serve(port: int, host: str = "0.0.0.0") -> WSGIServer:
+    """Serve the metrics over HTTP at `port`, at any path. Raises OSError where the port is taken."""
+
+    def answer(_: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)])
+        return [exposition()]
+
+    server = make_server(host, port, answer, ThreadingWSGIServer, _Silent)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+class _Silent(WSGIRequestHandler):
+    """A line of log per scrape says nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prometheus_client import start_http_server
 
 from gemma_operator import telemetry
 from gemma_operator.api.parse import parse
@@ -144,7 +143,7 @@ class Autoscaler:
             for pool, engine in engines.items()
         }  # fmt: skip
         self._stop = threading.Event()
-        self._server, _ = start_http_server(0, addr="127.0.0.1", registry=telemetry.REGISTRY)
+        self._server = telemetry.serve(0, "127.0.0.1")
         self.port = self._server.server_address[1]
         telemetry.leading.set(1)
         telemetry.reconciles.labels("ok").inc()

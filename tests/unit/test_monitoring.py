@@ -13,7 +13,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gemma_operator import telemetry
@@ -57,7 +56,7 @@ def operator() -> str:
     telemetry.writes.labels("apply", "Deployment").inc(0)
     telemetry.pools.show({("ns", "chat", "interactive"): shown}, {("ns", "chat"): 8})
     try:
-        return generate_latest(telemetry.REGISTRY).decode()
+        return telemetry.exposition().decode()
     finally:
         telemetry.pools.show({}, {})
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gemma_operator import telemetry
 from gemma_operator.api.serving import GemmaServing
@@ -47,7 +48,7 @@ class Traffic:
     def pass_tick(self, good: int = 100, bad: int = 0) -> None:
         self.now, self.good, self.bad = self.now + TICK, self.good + good, self.bad + bad
 
-    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
+    def read(self, now: float, engines: Mapping[str, str], queries: Queries, itl: bool = True) -> Reading:
         self.reads.append((dict(engines), queries))
         buckets = ((0.3, float(self.good)), (math.inf, float(self.good + self.bad)))
         return self.fault or Scrape(
@@ -208,7 +209,7 @@ async def test_a_source_that_breaks_changes_nothing_and_ticks_go_on(
     woken: asyncio.Queue[Any] = asyncio.Queue()
     broken = iter([RuntimeError("out of memory")])
 
-    def read(now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
+    def read(now: float, engines: Mapping[str, str], queries: Queries, itl: bool = True) -> Reading:
         if fault := next(broken, None):
             assert fixture.scaler.scaling(KEY) == before
             raise fault
@@ -305,7 +306,7 @@ async def test_after_a_restart_no_target_is_made_up(fixture: Fixture) -> None:
 def values(name: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels.values()): sample.value
-        for family in telemetry.REGISTRY.collect()
+        for family in text_string_to_metric_families(telemetry.exposition().decode())
         for sample in family.samples
         if sample.name == name
     }
