@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gemma_operator.app import COLLECT_AFTER
 from gemma_operator.metrics.client import Access, PrometheusClient
-from gemma_operator.metrics.prometheus import PrometheusSource
+from gemma_operator.metrics.prometheus import COUNTERS_QUERY, WITHOUT_ITL_QUERY, PrometheusSource
 from gemma_operator.observe import PoolState
 from gemma_operator.pods import EnginePod
 from gemma_operator.scaler import Scaler
@@ -29,6 +29,7 @@ TTFT_EDGES = {"0.05": 0, "0.15": 50, "0.2": 50} | dict.fromkeys(
     ("0.35", "0.4", "0.75", "2.5", "5.0", "10.0", "30.0"), 100
 )
 ITL_EDGES = (*(f"{n / 10}" for n in range(19)), "+Inf")
+ITL_SLO = {"slo": {"itl": {"percentile": 95, "target": "100ms"}}}
 SINGLE = (
     "vllm:kv_cache_usage_perc",
     "vllm:generation_tokens_total",
@@ -37,12 +38,15 @@ SINGLE = (
 )
 
 
-def tick_figures(pools: int = POOLS) -> dict[str, float]:
-    """Measure some ticks, collecting garbage as the operator does, and give the middle one: CPU seconds, seconds, queries, series."""
+def tick_figures(pools: int = POOLS, itl: bool = False) -> dict[str, float]:
+    """Measure some ticks, collecting garbage as the operator does, and give the middle one: CPU seconds, seconds, queries, series.
+
+    `itl`: pools have an SLO for the inter-token latency, so that its buckets are read too.
+    """
     usual = gc.get_threshold()
     gc.set_threshold(*COLLECT_AFTER)
     try:
-        return asyncio.run(_tick_figures(pools))
+        return asyncio.run(_tick_figures(pools, itl))
     finally:
         gc.set_threshold(*usual)
 
@@ -58,9 +62,9 @@ def decide_milliseconds() -> float:
     return statistics.median(figures[DECISIONS // 2 :])
 
 
-async def _tick_figures(pools: int = POOLS) -> dict[str, float]:
+async def _tick_figures(pools: int, itl: bool) -> dict[str, float]:
     now = START
-    pool = {"interactive": {"replicas": {"min": 1, "max": 4}}}
+    pool = {"interactive": {"replicas": {"min": 1, "max": 4}, **(ITL_SLO if itl else {})}}
     with scripted_prometheus() as prometheus:
         source = PrometheusSource(PrometheusClient(Access(prometheus.url), timeout_seconds=60))
         settings = replace(read_settings({}), tick_seconds=60)
@@ -73,10 +77,11 @@ async def _tick_figures(pools: int = POOLS) -> dict[str, float]:
         figures = []
         for tick in range(TICKS):
             now += TICK_SECONDS
-            prometheus.reply, series = _answer([uid for own in uids for uid in own], now, tick + 1)
+            prometheus.reply, series = _answer([uid for own in uids for uid in own], now, tick + 1, itl)
             asked = len(prometheus.asked)
             cpu, wall = time.process_time(), time.perf_counter()
             await scaler.tick()
+            assert prometheus.asked[-1] == (COUNTERS_QUERY if itl else WITHOUT_ITL_QUERY)
             figures.append(
                 (time.process_time() - cpu, time.perf_counter() - wall, len(prometheus.asked) - asked, series)
             )
@@ -84,7 +89,7 @@ async def _tick_figures(pools: int = POOLS) -> dict[str, float]:
     return {"cpu_seconds": cpu, "seconds": wall, "queries": queries, "series": series}
 
 
-def _answer(uids: list[str], now: float, ticks: int) -> tuple[Reply, int]:
+def _answer(uids: list[str], now: float, ticks: int, itl: bool) -> tuple[Reply, int]:
     """A whole answer for these engines, and how many series it has."""
     result = []
     for uid in uids:
@@ -93,13 +98,13 @@ def _answer(uids: list[str], now: float, ticks: int) -> tuple[Reply, int]:
         result += engine.series(now)
         result += [
             {"metric": {"__name__": name, **shared, **labels}, "value": [now, str(value)]}
-            for name, labels, value in _further(ticks)
+            for name, labels, value in _further(ticks, itl)
         ]
     return success(result), len(result)
 
 
-def _further(ticks: int) -> Iterator[tuple[str, dict[str, str], int]]:
-    for edge in ITL_EDGES:
+def _further(ticks: int, itl: bool) -> Iterator[tuple[str, dict[str, str], int]]:
+    for edge in ITL_EDGES if itl else ():
         yield "vllm:inter_token_latency_seconds_bucket", {"le": edge}, 10_000 * ticks
     for edge, count in TTFT_EDGES.items():
         yield "vllm:time_to_first_token_seconds_bucket", {"le": edge}, count * ticks
@@ -110,6 +115,8 @@ def _further(ticks: int) -> Iterator[tuple[str, dict[str, str], int]]:
 
 
 if __name__ == "__main__":
-    for name, figure in tick_figures().items():
-        print(f"{name:<16} {figure:10.3f}")
+    for itl in (False, True):
+        print("with an SLO for ITL" if itl else "without an SLO for ITL")
+        for name, figure in tick_figures(itl=itl).items():
+            print(f"{name:<16} {figure:10.3f}")
     print(f"{'decide, ms':<16} {decide_milliseconds():10.3f}")

@@ -189,8 +189,9 @@ class Scaler:
             queries = {
                 pool_id: pool.spec.queries for pool_id, pool in self._all() if pool.spec.queries != PoolQueries()
             }
+            itl = any(pool.spec.policy.itl for _, pool in self._all())
             read, loop = self._source.read, asyncio.get_running_loop()
-            self._reading = loop.run_in_executor(self._thread, read, self._clock(), engines, queries)
+            self._reading = loop.run_in_executor(self._thread, read, self._clock(), engines, queries, itl)
         done, _ = await asyncio.wait({self._reading}, timeout=self._settings.tick_seconds)
         if not done:
             said = f"the metrics source has not answered within a tick of {self._settings.tick_seconds:g} s"

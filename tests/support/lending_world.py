@@ -43,7 +43,7 @@ class World:
         self.scaler = Scaler(self, read_settings({}), clock=lambda: self.now)
         self.operator = Reconciler(self.cluster, self.scaler, read_settings({}))  # type: ignore[arg-type]
 
-    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
+    def read(self, now: float, engines: Mapping[str, str], queries: Queries, itl: bool = True) -> Reading:
         found = {}
         for pod in self.pods():
             good, late = self.counts.setdefault(pod["metadata"]["uid"], [0.0, 0.0])

@@ -155,5 +155,5 @@ class Switch:
     def use(self, url: str, timeout: float = 5) -> None:
         self.real = PrometheusSource(PrometheusClient(Access(url), timeout))
 
-    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
-        return self.real.read(now, engines, queries)
+    def read(self, now: float, engines: Mapping[str, str], queries: Queries, itl: bool = True) -> Reading:
+        return self.real.read(now, engines, queries, itl)

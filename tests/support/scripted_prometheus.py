@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from gemma_operator.metrics.prometheus import COUNTERS_QUERY, UNLABELLED_QUERY
+from gemma_operator.metrics import names
+from gemma_operator.metrics.prometheus import COUNTERS_QUERY, UNLABELLED_QUERY, WITHOUT_ITL_QUERY
 
 EDGES = ("0.1", "0.25", "0.3", "0.5", "1.0", "+Inf")
 Result = list[dict[str, Any]]
@@ -44,6 +45,8 @@ class ScriptedEngine:
     """Values that stand in place of what the engine would say, by name of the metric: "NaN", "+Inf"."""
     hidden: tuple[str, ...] = ()
     """Metrics that it doesn't export."""
+    slow_tokens: float | None = None
+    """Tokens that came over 0.1 s after the one before; as many came at once as `good` says. Not exported where None."""
     renamed: Callable[[str], str] = str
 
     def series(self, now: float) -> Result:
@@ -61,6 +64,9 @@ class ScriptedEngine:
             low = float(edge) < 0.3
             count = self.good * 0.5 if low else self.good + (self.bad if edge == "+Inf" else 0)
             add("vllm:time_to_first_token_seconds_bucket", count, le=edge)
+        if self.slow_tokens is not None:
+            add("vllm:inter_token_latency_seconds_bucket", self.good, le="0.1")
+            add("vllm:inter_token_latency_seconds_bucket", self.good + self.slow_tokens, le="+Inf")
         add("vllm:num_requests_running", self.running)
         add("vllm:num_requests_waiting", self.waiting)
         add("vllm:request_success_total", self.good + self.bad, finished_reason="stop")
@@ -123,9 +129,11 @@ class ScriptedPrometheus(ThreadingHTTPServer):
         """The reply to one query."""
         if self.reply is not None:
             return self.reply
-        if query == COUNTERS_QUERY:
+        if query in (COUNTERS_QUERY, WITHOUT_ITL_QUERY):
             engines = self.distort(self.engines) if self.distort else self.engines
-            return success([item for engine in engines for item in engine.series(self.now)])
+            unasked = names.ITL if query == WITHOUT_ITL_QUERY else ()
+            found = [item for engine in engines for item in engine.series(self.now)]
+            return success([item for item in found if item["metric"].get("__name__") not in unasked])
         if query == UNLABELLED_QUERY:
             return success([{"metric": {}, "value": [self.now, "1"]}] if self.unlabelled else [])
         if query in self.user_results:

@@ -33,9 +33,9 @@ class EngineSource:
         self._user_queries = UserQueries(client)
         self._timeout = timeout_seconds
 
-    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
+    def read(self, now: float, engines: Mapping[str, str], queries: Queries, itl: bool = True) -> Reading:
         """Read all engines side by side. One that can't be read is left out; Missing where that is so of all."""
-        found, failures = asyncio.run(_read_all(engines, now, self._timeout))
+        found, failures = asyncio.run(_read_all(engines, now, self._timeout, itl))
         if failures and not found:
             return _why_none(failures)
         answers = self._answers(queries)
@@ -60,7 +60,7 @@ def _why_none(failures: Mapping[str, Exception]) -> Missing:
 
 
 async def _read_all(
-    engines: Mapping[str, str], now: float, seconds: float
+    engines: Mapping[str, str], now: float, seconds: float, itl: bool
 ) -> tuple[dict[str, EngineCounters], dict[str, Exception]]:
     """Pod UID -> counters, and Pod UID -> what failed."""
     found: dict[str, EngineCounters] = {}
@@ -72,7 +72,7 @@ async def _read_all(
         async with slots:
             try:
                 text = await _get(session, url)
-                found[pod_uid] = parse(pod_uid, now + time.monotonic() - started, text)
+                found[pod_uid] = parse(pod_uid, now + time.monotonic() - started, text, itl)
             except (aiohttp.ClientError, OSError, *MALFORMED) as error:
                 failures[pod_uid] = error
 
@@ -101,9 +101,10 @@ async def _get(session: aiohttp.ClientSession, url: str) -> str:
         return body.decode()
 
 
-def parse(pod_uid: str, at: float, exposition: str) -> EngineCounters:
+def parse(pod_uid: str, at: float, exposition: str, itl: bool = True) -> EngineCounters:
     """The counters in an engine's exposition. Raises Unusable, or ValueError where it is none."""
     # An engine exports ten times what is read here, and the parser is slow.
-    kept = "\n".join(line for line in exposition.splitlines() if line.startswith(names.ALL))
+    wanted = names.ALL if itl else names.WITHOUT_ITL
+    kept = "\n".join(line for line in exposition.splitlines() if line.startswith(wanted))
     families = text_string_to_metric_families(kept + "\n")
     return engine_counters(pod_uid, at, ((s.name, s.labels, s.value) for family in families for s in family.samples))

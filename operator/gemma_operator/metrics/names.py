@@ -51,5 +51,7 @@ OPTIONAL = (
 )
 ALL = tuple(name for names in (*REQUIRED, *OPTIONAL) for name in names)
 """Every name that is read."""
+WITHOUT_ITL = tuple(name for name in ALL if name not in ITL)
+"""What is read where nobody judges the inter-token latency."""
 LABELS = ("engine", "le", "finished_reason", "reason", "source")
 """The labels of these metrics that mean something to us; `engine` is the data-parallel rank."""

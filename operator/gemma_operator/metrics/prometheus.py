@@ -22,15 +22,22 @@ SCRAPE_LABELS = ("job", "prometheus_replica")
 """What tells one scrape of an engine from another: two jobs, or two Prometheus replicas, may see the same one."""
 SCRAPED = "scraped_at"
 _BY = ", ".join((POD_UID, *SCRAPE_LABELS))
-COUNTERS_QUERY = (
-    f'max by (__name__, {_BY}, {", ".join(names.LABELS)}) ({{__name__=~"{"|".join(names.ALL)}", {POD_UID}!=""}})'
-    f" or max by ({_BY}, of) (label_replace("
-    f'timestamp({{__name__=~"{"|".join(names.RUNNING)}", {POD_UID}!=""}}), "of", "{SCRAPED}", "", ""))'
-)
-"""Engines' newest values without the labels that say nothing here, and when each engine was scraped.
 
-`timestamp` has to stand in the same query: only so do values and times come from one look at the series.
-"""
+
+def counters_query(wanted: Iterable[str]) -> str:
+    """Engines' newest values without the labels that say nothing here, and when each engine was scraped.
+
+    `timestamp` has to stand in the same query: only so do values and times come from one look at the series.
+    """
+    return (
+        f'max by (__name__, {_BY}, {", ".join(names.LABELS)}) ({{__name__=~"{"|".join(wanted)}", {POD_UID}!=""}})'
+        f" or max by ({_BY}, of) (label_replace("
+        f'timestamp({{__name__=~"{"|".join(names.RUNNING)}", {POD_UID}!=""}}), "of", "{SCRAPED}", "", ""))'
+    )
+
+
+COUNTERS_QUERY = counters_query(names.ALL)
+WITHOUT_ITL_QUERY = counters_query(names.WITHOUT_ITL)
 UNLABELLED_QUERY = f'group by (__name__) ({{__name__=~"{"|".join(n for r in names.REQUIRED for n in r)}"}})'
 """Asked where the first one finds nothing: are there engines at all, and only the label is missing?"""
 
@@ -42,11 +49,11 @@ class PrometheusSource:
         self._client = client
         self._user_queries = UserQueries(client)
 
-    def read(self, now: float, engines: Mapping[str, str], queries: Queries) -> Reading:
+    def read(self, now: float, engines: Mapping[str, str], queries: Queries, itl: bool = True) -> Reading:
         """One query for all engines of the cluster, up to five for all queries of users, one more where no engine is found."""
         try:
             self._client.begin()
-            found = self._engines(now)
+            found = self._engines(now, COUNTERS_QUERY if itl else WITHOUT_ITL_QUERY)
         except SourceFailed as error:
             return error.missing
         if isinstance(found, Missing) and (not queries or found.reason is not MissingReason.NO_SERIES):
@@ -57,8 +64,8 @@ class PrometheusSource:
             return Scrape({}, answers.backlog, answers.offered, found)
         return Scrape(found, answers.backlog, answers.offered)
 
-    def _engines(self, now: float) -> dict[str, EngineCounters] | Missing:
-        result = self._client.query(COUNTERS_QUERY)
+    def _engines(self, now: float, query: str) -> dict[str, EngineCounters] | Missing:
+        result = self._client.query(query)
         try:
             scrapes = group(result)
         except MALFORMED as error:
@@ -94,11 +101,12 @@ class PrometheusSource:
 
 def group(result: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, list[Sample]]]]:
     """Pod UID -> its scrapes, each with its time. What was not in the newest scrape of a job is not in the result."""
-    times: dict[tuple[str, ...], float] = {}
-    samples: dict[tuple[str, ...], list[Sample]] = defaultdict(list)
+    times: dict[tuple[str, str, str], float] = {}
+    samples: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
+    job, replica = SCRAPE_LABELS
     for item in result:
         labels: Mapping[str, str] = item["metric"]
-        scrape = (labels[POD_UID], *(labels.get(label, "") for label in SCRAPE_LABELS))
+        scrape = (labels[POD_UID], labels.get(job, ""), labels.get(replica, ""))
         value = float(item["value"][1])
         if labels.get("of") == SCRAPED:
             times[scrape] = value

@@ -91,7 +91,7 @@ def _increase(old: EngineCounters | None, new: EngineCounters, seconds: float) -
     return Increase(
         seconds=seconds,
         ttft=_grown(old.ttft if old else None, new.ttft),
-        itl=None if new.itl is None else _grown(old.itl if old else None, new.itl),
+        itl=_grown_itl(old, new),
         finished=sum(new.finished.values()) - sum(before.values()),
         failed=sum(count - before.get(reason, 0.0) for reason, count in failed.items()),
         rejected=_less(new.rejected, old.rejected if old else 0.0) or 0.0,
@@ -101,6 +101,13 @@ def _increase(old: EngineCounters | None, new: EngineCounters, seconds: float) -
         media_units=_less(new.media_units, old.media_units if old else 0.0),
         waiting=new.waiting - (old.waiting if old else 0.0),
     )
+
+
+def _grown_itl(old: EngineCounters | None, new: EngineCounters) -> Buckets | None:
+    """What was not read before, as nobody judged it, says nothing yet: it counts since the engine's start."""
+    if new.itl is None or (old and old.itl is None):
+        return None
+    return _grown(old.itl if old else None, new.itl)
 
 
 def _grown(old: Buckets | None, new: Buckets) -> Buckets:
