@@ -114,8 +114,7 @@ def learn_chance(
     newest = memory.moments[-1]
     missed = 0.0 if infeasible(memory, slo, operating_point, now) else newest.ttft.misses_low
     share = missed / newest.ttft.samples if missed else 0.0
-    most = headroom.MOST_SHED if sheds else headroom.MOST_CHANCE
-    return replace(learned, chance=headroom.chance(learned.chance, share, slo.allowed, newest.seconds, most))
+    return replace(learned, chance=headroom.chance(learned.chance, share, slo.allowed, newest.seconds, sheds))
 
 
 def infeasible(memory: Memory, slo: Slo, operating_point: float, now: float) -> bool:

@@ -19,12 +19,12 @@ LEAST = 1e-3
 """Engine-seconds per second: less than that is nothing."""
 NONE = -1000
 """The bin of nothing, and of a demand that did not rise."""
-LEAST_CHANCE, MOST_CHANCE, MOST_SHED = 0.01, 0.03, 0.08
+LEAST_CHANCE, MOST_CHANCE, MOST_SHED = 0.01, 0.03, 0.10
 """Bounds for the share of the demand that is left to chance; the last one where only what is too much is missed (decision 0017)."""
 WANTED = 1 / 10
 """Of the misses that the SLO allows, the share that is wanted in the long run: at p95, 0.5 % of the requests."""
-EARN_SECONDS = 7200.0
-"""Without any miss the share grows e-fold in this time."""
+EARN_SECONDS, EARN_SHED_SECONDS = 7200.0, 600.0
+"""Without any miss the share grows e-fold in this time; the shorter one where only what is too much is missed, as a share that was too large costs little there."""
 HALF_LIFE_SECONDS = 86_400.0
 LEAST_TICKS = 40.0
 """Ticks after which a histogram is believed (10 minutes)."""
@@ -43,12 +43,13 @@ def learn(histogram: Histogram, value: float, weight: float, seconds: float) -> 
     return tuple(sorted(weights.items()))
 
 
-def chance(share: float, missed: float, allowed: float, seconds: float, most: float = MOST_CHANCE) -> float:
+def chance(share: float, missed: float, allowed: float, seconds: float, sheds: bool = False) -> float:
     """The share that is left to chance, after `seconds` in which `missed` of the requests missed an SLO that allows `allowed`.
 
-    It stays at or under `most`. An integral controller: what is missed less than wanted is put by, and what is missed more is paid back.
+    `sheds`: engines turn away what is too much for them. An integral controller: what is missed less than wanted is put by, and what is missed more is paid back.
     """
-    grown = share * math.exp((1 - missed / (WANTED * allowed)) * seconds / EARN_SECONDS)
+    most, earn = (MOST_SHED, EARN_SHED_SECONDS) if sheds else (MOST_CHANCE, EARN_SECONDS)
+    grown = share * math.exp((1 - missed / (WANTED * allowed)) * seconds / earn)
     return min(max(grown, LEAST_CHANCE), most)
 
 
