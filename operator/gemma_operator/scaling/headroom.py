@@ -24,7 +24,7 @@ LEAST_CHANCE, MOST_CHANCE, MOST_SHED = 0.01, 0.03, 0.10
 WANTED = 1 / 10
 """Of the misses that the SLO allows, the share that is wanted in the long run: at p95, 0.5 % of the requests."""
 EARN_SECONDS, EARN_SHED_SECONDS = 7200.0, 600.0
-"""Without any miss the share grows e-fold in this time; the shorter one where only what is too much is missed, as a share that was too large costs little there."""
+"""Without any miss the share grows e-fold in this time; the shorter one where the excess alone is missed, as too large a share costs little there."""
 HALF_LIFE_SECONDS = 86_400.0
 LEAST_TICKS = 40.0
 """Ticks after which a histogram is believed (10 minutes)."""
@@ -46,7 +46,8 @@ def learn(histogram: Histogram, value: float, weight: float, seconds: float) -> 
 def chance(share: float, missed: float, allowed: float, seconds: float, sheds: bool = False) -> float:
     """The share that is left to chance, after `seconds` in which `missed` of the requests missed an SLO that allows `allowed`.
 
-    `sheds`: engines turn away what is too much for them. An integral controller: what is missed less than wanted is put by, and what is missed more is paid back.
+    `sheds`: engines turn away what is too much for them.
+    An integral controller: what is missed less than wanted is put by, and what is missed more is paid back.
     """
     most, earn = (MOST_SHED, EARN_SHED_SECONDS) if sheds else (MOST_CHANCE, EARN_SECONDS)
     grown = share * math.exp((1 - missed / (WANTED * allowed)) * seconds / earn)
