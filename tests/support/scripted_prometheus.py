@@ -132,8 +132,8 @@ class ScriptedPrometheus(ThreadingHTTPServer):
         if query in (COUNTERS_QUERY, WITHOUT_ITL_QUERY):
             engines = self.distort(self.engines) if self.distort else self.engines
             unasked = names.ITL if query == WITHOUT_ITL_QUERY else ()
-            found = [item for engine in engines for item in engine.series(self.now)]
-            return success([item for item in found if item["metric"].get("__name__") not in unasked])
+            series = [item for engine in engines for item in engine.series(self.now)]
+            return success([item for item in series if item["metric"].get("__name__") not in unasked])
         if query == UNLABELLED_QUERY:
             return success([{"metric": {}, "value": [self.now, "1"]}] if self.unlabelled else [])
         if query in self.user_results:

@@ -85,9 +85,9 @@ def engines() -> Iterator[Engines]:
 
 
 def test_engines_are_read_as_they_are(engines: Engines) -> None:
-    found = EngineSource().read(NOW, {f"u{n}": engines.url(f"good-{n}") for n in range(100)}, {})
+    found = EngineSource().read(NOW, {f"u{n}": engines.url(f"good-{n}") for n in range(50)}, {})
     assert isinstance(found, Scrape)
-    assert len(found.engines) == 100
+    assert len(found.engines) == 50
     engine = found.engines["u7"]
     assert (engine.pod_uid, engine.prompt_tokens, engine.ttft[-1][1]) == ("u7", 8714, 21)
     assert NOW <= engine.at < NOW + 60

@@ -342,15 +342,17 @@ def test_a_real_prometheus_scraping_a_real_exporter_by_two_jobs(tmp_path: Path) 
     try:
         with real_prometheus(tmp_path, exporter.server_port, ("a", "b"), labels) as url:
             reader = source(url)
-            scrape = await_condition(
-                lambda: got if isinstance(got := reader.read(time.time(), {}, {}), Scrape) else None
-            )
+
+            def scraped() -> Scrape | None:
+                return got if isinstance(got := reader.read(time.time(), {}, {}), Scrape) else None
+
+            scrape = await_condition(scraped)
             [engine] = scrape.engines.values()
             assert engine.ttft == ((0.1, 1), (0.3, 2), (0.5, 3), (math.inf, 4))
             assert (engine.pod_uid, engine.waiting, engine.running, engine.rejected) == ("u1", 3, 5, 4)
             assert abs(time.time() - engine.at) < 30
             ttft.observe(0.2)
-            await_condition(lambda: reader.read(time.time(), {}, {}).engines["u1"].ttft[-1][1] == 5)
+            await_condition(lambda: (got := scraped()) and got.engines["u1"].ttft[-1][1] == 5)
             for _ in range(4):  # the search for the texts at fault takes a few ticks
                 scrape = reader.read(time.time(), {}, queries)
             assert (scrape.backlog[pool], scrape.offered[pool]) == (3, 2)
