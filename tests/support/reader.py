@@ -15,9 +15,13 @@ from kubernetes import config
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
-@cache
 def reader(kubeconfig: Path) -> Reader:
-    """The reader of a kubeconfig: one, as it keeps its connection."""
+    """The reader of a kubeconfig: one, as it keeps its connection, for as long as the cluster is not made anew."""
+    return _reader(kubeconfig, kubeconfig.stat().st_mtime_ns)
+
+
+@cache
+def _reader(kubeconfig: Path, written_at: int) -> Reader:
     return Reader(kubeconfig)
 
 
