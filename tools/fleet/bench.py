@@ -21,7 +21,8 @@ from tools.cluster.console import ClusterError, say
 from tools.fleet.process import load_average
 from tools.fleet.world import SPEC, World, await_all, condition, is_current, namespace_of
 
-STEADY_SECONDS, SCRAPE_SECONDS, QUIET_SECONDS, APPLIES, POLL_SECONDS = 120, 30, 40, 20, 0.01
+STEADY_SECONDS, SCRAPE_SECONDS, QUIET_SECONDS, APPLIES, POLL_SECONDS = 300, 30, 40, 20, 0.01
+"""Steady for the chart's `resyncSeconds`, in which every serving is looked at once."""
 
 
 def measure(count: int, folder: Path) -> dict[str, float]:
