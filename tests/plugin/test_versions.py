@@ -27,6 +27,9 @@ OVERRIDDEN = [
     (MODEL, CLASS, "_process_video_input", ["self", "video_input"]),
     (MODEL, CLASS, "_encoder_chunk", ["patches_per_item", "free_bytes", "total_bytes", "position_embedding_size"]),
     (MODEL, CLASS, "embed_input_ids", ["self", "input_ids", "multimodal_embeddings"]),
+    ("multimodal/media/image.py", "ImageMediaIO", "load_bytes", ["self", "data"]),
+    ("multimodal/media/connector.py", "MediaConnector", "_load_data_url", ["self", "url", "media_io"]),
+    ("multimodal/media/connector.py", "MediaConnector", "_load_file_url", ["self", "url_spec", "media_io"]),
     ("v1/metrics/loggers.py", "AggregateStatLoggerBase", "__init__", ["self", "vllm_config", "engine_indexes"]),
     (
         "v1/metrics/loggers.py",
@@ -112,6 +115,18 @@ def test_the_names_that_are_read_exist(version: str) -> None:
         "num_waiting_reqs",
     ):
         assert name in stats, f"vLLM {version} has no {name}"
+
+
+@pytest.mark.parametrize("version", sources())
+def test_a_value_error_is_the_clients_and_a_video_is_read_as_we_expect(version: str) -> None:
+    """What refusals.py relies on."""
+    vllm = sources()[version]
+    (answers,) = (vllm / "entrypoints/serve").rglob("error_response.py")
+    assert "isinstance(exc, (ValueError, TypeError, OverflowError))" in answers.read_text()
+    moved = vllm / "multimodal/video_decoders"
+    reader = (moved / "opencv.py" if moved.exists() else vllm / "multimodal/video.py").read_text()
+    assert "from io import BytesIO" in reader
+    assert "cv2.VideoCapture(BytesIO(data), backend, [])" in reader
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.32.0+cpu", "0.33.1", "0.33.0rc1"])

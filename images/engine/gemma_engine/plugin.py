@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import re
 
-from . import shared
+from . import refusals, shared
 
 OLDEST, NEWEST = (0, 26), (0, 33)
 """Versions whose class has the methods that model.py overrides; tests/plugin/test_versions.py reads them in vLLM's sources."""
@@ -52,7 +52,7 @@ def vllm_version() -> str:
 
 
 def register() -> None:
-    """Puts our class in the place of vLLM's; may be called any number of times."""
+    """Puts our class, and our refusals of bad media, in the place of vLLM's; may be called any number of times."""
     shared.folder()
     if not wanted():
         return
@@ -60,3 +60,4 @@ def register() -> None:
     from vllm import ModelRegistry
 
     ModelRegistry.register_model(ARCHITECTURE, f"gemma_engine.model:{ARCHITECTURE}")
+    refusals.install()
