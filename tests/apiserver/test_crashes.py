@@ -30,7 +30,7 @@ from tests.support.session import Session
 from tests.support.spawner import Spawner, is_alive
 from tools.cluster.control_plane import ControlPlane
 
-CRASHES = int(os.environ.get("GEMMA_CRASHES", "6"))
+CRASHES = int(os.environ.get("GEMMA_CRASHES", "4"))
 SIDE_BY_SIDE = 3
 STEP_SECONDS = 4 * COLLECTION_SECONDS
 REST_SECONDS = 5

@@ -20,7 +20,7 @@ from tests.support.kube import Kube, eventually
 from tests.support.specs import specs
 from tools.cluster.control_plane import ControlPlane
 
-EXAMPLES = int(os.environ.get("GEMMA_FUZZ_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("GEMMA_FUZZ_EXAMPLES", "150"))
 
 
 @pytest.fixture

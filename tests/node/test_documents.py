@@ -57,6 +57,7 @@ def filled(command: str, kube: Kube, pod: str) -> list[str]:
         r"POD": pod,
         r"FILE": "examples/quick-start/serving.yaml",
         **dict.fromkeys(SHOWN, NAME),
+        **{f"{name}-interactive": f"{NAME}-interactive" for name in SHOWN},
     }
     words = shlex.split(command)
     for index, word in enumerate(words):

@@ -23,7 +23,7 @@ from tools.demo import traffic
 from tools.demo.load import Client, Outcome
 
 # `GEMMA_ROUNDS=20 make test-node` is what docs/reliability.md shows.
-ROUNDS = int(os.environ.get("GEMMA_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("GEMMA_ROUNDS", "2"))
 RATE = 12.0  # requests/s
 POD = "gemmaserving.dev/pool=interactive"
 
