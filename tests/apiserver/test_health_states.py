@@ -26,6 +26,7 @@ def test_every_state_of_health_is_as_recorded(
     kube: Kube, operator_kubeconfig: Path, tmp_path: Path, golden: Golden
 ) -> None:
     def keep(state: str) -> None:
+        eventually("Kubernetes has begun what was changed", lambda: "has not begun" not in seen(kube))
         golden(f"health/{state}.yaml", seen(kube))
 
     kube.apply(serving(pools=POOLS))

@@ -53,8 +53,9 @@ class Kube:
         return reader(self.kubeconfig).get(kind, self.namespace, name)
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        """Objects of a kind."""
-        return reader(self.kubeconfig).list(kind, self.namespace, selector)
+        """Objects of a kind, or of several with commas between them."""
+        read = reader(self.kubeconfig)
+        return [found for one in kind.split(",") for found in read.list(one, self.namespace, selector)]
 
 
 @contextmanager
