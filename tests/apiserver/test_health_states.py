@@ -33,10 +33,7 @@ def test_every_state_of_health_is_as_recorded(
     keep("new")
     with operator(operator_kubeconfig, tmp_path):
         await_children(kube, "demo-interactive", "demo-batch")
-        eventually(
-            "it is told",
-            lambda: "engines Ready" in condition(kube.get("gsv", "demo"), "Reconciling").get("message", ""),
-        )
+        eventually("it is told", lambda: said(kube, "Reconciling") == ("True", "PoolsStarting"))
         keep("starting")
         make_ready(kube, 3)
         eventually("it serves", lambda: said(kube, "Reconciling") == ("False", "UpToDate"))
