@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import kopf
+from kopf._cogs.structs.references import Insights
 from urllib3.exceptions import HTTPError
 
 from gemma_operator import __version__, handlers, telemetry
 from gemma_operator.api.crd import CRD_NAME, missing_fields
-from gemma_operator.api.serving import KIND
 from gemma_operator.cluster import API_ERRORS, Cluster, connect, said
 from gemma_operator.leader import Gate, Leader, Leases
 from gemma_operator.lease import Identity
+from gemma_operator.listing import LISTED_SECONDS, listed_within, until_listed, until_overlooked
 from gemma_operator.metrics.client import Access, PrometheusClient
 from gemma_operator.metrics.engines import EngineSource
 from gemma_operator.metrics.prometheus import PrometheusSource
@@ -29,9 +30,6 @@ from gemma_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 WORKERS = 4
-LISTED_LOOK_SECONDS = 5
-# A CRD that is installed together with the operator is listed within seconds.
-LISTED_SECONDS = 30
 # A tick over a thousand pools makes 100,000 short-lived objects: collecting after each 700 of them costs a third of it.
 COLLECT_AFTER = (100_000, 50, 100)
 # Keys that run when the operator is told to stop have this long to end, seconds: well below a Pod's 30 s of grace.
@@ -74,14 +72,17 @@ async def run(settings: Settings) -> None:
     log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
     if not settings.namespaces:  # a namespaced operator may not read CRDs
         await _tell_of_an_old_crd(cluster)
-    is_listed = await _listed_within(cluster, LISTED_SECONDS)
-    watch = asyncio.create_task(_kopf(settings, registry), name="watch")
+    is_listed = await listed_within(cluster, LISTED_SECONDS)
+    insights = Insights()
+    watch = asyncio.create_task(_kopf(settings, registry, insights), name="watch")
     workers = [asyncio.create_task(queue.work(), name=f"worker {n}") for n in range(WORKERS)]
     others = [
         asyncio.create_task(scaler.run(queue), name="scaler"),
         asyncio.create_task(leader.run(lambda: gate.wake(queue)), name="leader"),
-        asyncio.create_task(_until_listed(cluster, is_listed), name="CRD"),
+        asyncio.create_task(until_listed(cluster, is_listed), name="CRD"),
     ]
+    if handlers.watches_routes(settings):
+        others.append(asyncio.create_task(until_overlooked(cluster, lambda: _watched(insights)), name="routes"))
     await asyncio.wait([watch, *workers, *others], return_when=asyncio.FIRST_COMPLETED)
     died = [part for part in (*workers, *others) if part.done() and not part.cancelled()]
     if died:
@@ -106,7 +107,12 @@ async def _ended(watch: asyncio.Task[None]) -> None:
         raise WatchDied(f"the watch of the API server ended: {why}; the operator has to start anew") from error
 
 
-async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
+def _watched(insights: Insights) -> set[tuple[str, str, str]] | None:
+    found = {(kind.group, kind.version, kind.plural) for kind in insights.watched_resources}
+    return found if insights.ready_resources.is_set() else None
+
+
+async def _kopf(settings: Settings, registry: kopf.OperatorRegistry, insights: Insights) -> None:
     ours: dict[str, Any] = {"namespaces": settings.namespaces} if settings.namespaces else {"clusterwide": True}
     kopf_settings = kopf.OperatorSettings()
     handlers.configure(kopf_settings, settings)
@@ -114,37 +120,12 @@ async def _kopf(settings: Settings, registry: kopf.OperatorRegistry) -> None:
     await kopf.operator(
         registry=registry,
         settings=kopf_settings,
+        insights=insights,
         standalone=True,
         identity=settings.pod_name,  # type: ignore[arg-type]  # kopf would ask for the user's name, which an image's uid has not
         liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
         **ours,
     )
-
-
-async def _listed_within(cluster: Cluster, seconds: int) -> bool:
-    """Wait until the API server lists our kind: kopf looks once, and what it doesn't find then it may never watch."""
-    for attempt in range(seconds):
-        try:
-            if await cluster.is_listed(KIND):
-                return True
-        except (*API_ERRORS, HTTPError):
-            return True  # what hinders us here hinders kopf, which says so and tries again
-        if not attempt:
-            log.info("waiting for the API server to list %s", CRD_NAME)
-        await asyncio.sleep(1)
-    log.warning("the API server doesn't list %s: is the CRD installed? Nothing can be done before", CRD_NAME)
-    return False
-
-
-async def _until_listed(cluster: Cluster, is_listed: bool) -> None:
-    """Ends, and the operator with it, once our kind comes, or comes back after it was removed: kopf would not watch it again."""
-    while is_listed:
-        await asyncio.sleep(LISTED_LOOK_SECONDS)
-        with contextlib.suppress(*API_ERRORS, HTTPError):
-            is_listed = await cluster.is_listed(KIND)
-    while not await _listed_within(cluster, LISTED_SECONDS):
-        pass
-    log.info("%s is there: starting anew", CRD_NAME)
 
 
 async def _tell_of_an_old_crd(cluster: Cluster) -> None:

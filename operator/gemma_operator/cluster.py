@@ -113,7 +113,7 @@ class Cluster:
 
     async def is_listed(self, kind: str) -> bool:
         """True where the API server names a kind to who asks what there is: some seconds after its CRD is established."""
-        group, version, plural = KINDS[kind]
+        group, version, plural = KINDS.get(kind) or OPTIONAL[kind]
         groups = await self._call(lambda: self._dynamic.request("get", "/apis", **_PLAIN)) or {}
         if group not in {found["name"] for found in groups.get("groups", [])}:
             return False

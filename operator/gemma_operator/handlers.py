@@ -77,6 +77,10 @@ def register(
     kopf.on.probe(id="stuck_seconds", errors=kopf.ErrorsMode.PERMANENT, registry=registry)(alive)
 
 
-def _watched(ours: Settings) -> Iterable[tuple[str, str, str]]:
+def watches_routes(ours: Settings) -> bool:
     """Routes are watched in the whole cluster only: kopf sees there whether their kinds come and go, else it ends with a kind."""
-    return (*CHILDREN, *(OPTIONAL.values() if ours.routing and not ours.namespaces else ()))
+    return ours.routing and not ours.namespaces
+
+
+def _watched(ours: Settings) -> Iterable[tuple[str, str, str]]:
+    return (*CHILDREN, *(OPTIONAL.values() if watches_routes(ours) else ()))

@@ -17,6 +17,7 @@ from gemma_operator.desired import ROUTE_KINDS, Defaults, desired
 from tests.apiserver.conftest import SYSTEM, await_children, install, kubeconfig_of
 from tests.apiserver.test_lifecycle import EXAMPLE, reconciles, serving
 from tests.apiserver.test_settings import render, write
+from tests.support.faulty_proxy import Fault, FaultyProxy, Request
 from tests.support.kube import Kube, condition, eventually, writes
 from tests.support.operator import Operator
 from tests.support.specs import specs
@@ -71,9 +72,16 @@ def routing(kube: Kube) -> dict[str, Any]:
     return condition(kube.get("gsv", "demo"), "RoutingReady")
 
 
-def await_routing(kube: Kube, reason: str, seconds: float = 60) -> str:
-    """The message once the condition has that reason."""
-    found = eventually(reason, lambda: (c := routing(kube)).get("reason") == reason and c, seconds)
+def await_routing(kube: Kube, reason: str, seconds: float = 60, alive: Operator | None = None) -> str:
+    """The message once the condition has that reason; `alive` is started again where it ends, as the kubelet does."""
+
+    def told() -> dict[str, Any] | None:
+        if alive:
+            alive.keep_alive()
+        found = routing(kube)
+        return found if found.get("reason") == reason else None
+
+    found = eventually(reason, told, seconds)
     assert found["status"] == ("True" if reason == "Accepted" else "False")
     return str(found["message"])
 
@@ -154,15 +162,46 @@ def test_the_gateway_api_may_come_and_go_while_the_operator_runs(
 def test_an_api_that_came_late_is_watched(
     kube: Kube, routed: Path, gateway_api: Callable[[], None], tmp_path: Path
 ) -> None:
-    with running(routed, tmp_path, resync="3600"):
+    with running(routed, tmp_path, resync="3600") as operator:
         kube.apply(serving(routing=ROUTING))
-        await_routing(kube, "GatewayAPINotInstalled")
+        await_routing(kube, "GatewayAPINotInstalled", alive=operator)
         gateway_api()
-        await_routing(kube, "WaitingForGateway")
+        await_routing(kube, "WaitingForGateway", alive=operator)
         answer(kube, "True")
-        await_routing(kube, "Accepted")
+        await_routing(kube, "Accepted", alive=operator)
         answer(kube, "False", "NoMatchingListenerHostname")
-        await_routing(kube, "NotAccepted", 20)
+        await_routing(kube, "NotAccepted", 20, alive=operator)
+
+
+def test_an_api_that_is_listed_after_the_last_event_of_its_crd(
+    kube: Kube, routed: Path, gateway_api: Callable[[], None], tmp_path: Path
+) -> None:
+    """kopf looks for the kind at each event of the CRD, doesn't find it, and would not watch it."""
+    asked = list[str]()
+
+    def unlisted(request: Request) -> Fault | None:
+        if request.path != "/apis/gateway.networking.k8s.io/v1":
+            return None
+        asked.append(request.path)
+        return Fault(status=404)
+
+    with FaultyProxy(routed, tmp_path) as proxy:
+        proxy.fault = unlisted
+        with running(proxy.kubeconfig, tmp_path, resync="3600") as operator:
+            kube.apply(serving(routing=ROUTING))
+            await_routing(kube, "GatewayAPINotInstalled")
+            gateway_api()
+            await_routing(kube, "WaitingForGateway", alive=operator)
+            heard = len(asked)
+            eventually("it has asked again", lambda: operator.keep_alive() or len(asked) > heard + 1, 60)
+            proxy.fault = lambda _: None
+            said = "HTTPRoute came, and isn't watched yet: starting anew"
+            eventually(said, lambda: operator.keep_alive() or said in operator.log.read_text(), 60)
+            operator.keep_alive()
+            answer(kube, "True")
+            await_routing(kube, "Accepted", alive=operator)
+            answer(kube, "False", "NoMatchingListenerHostname")
+            await_routing(kube, "NotAccepted", 20)
 
 
 def test_with_rights_in_one_namespace_only(
