@@ -73,17 +73,15 @@ class Reader:
                             yield word, where
 
     def _read(self, path: str, accept: str = "application/json") -> dict[str, Any] | None:
+        request = self._api.param_serialize(
+            "GET", path, header_params={"Accept": accept}, auth_settings=["BearerToken"]
+        )
         try:
-            answer = self._api.rest_client.pool_manager.request(
-                "GET", self._api.configuration.host + path, headers={"Accept": accept, **self._token()}, timeout=30
-            )
+            answer = self._api.call_api(*request, _request_timeout=30)
         except urllib3.exceptions.HTTPError as error:
             raise AssertionError(f"GET {path} failed: {error}") from error
+        text = answer.read()
         if answer.status == 404:
             return None
-        assert answer.status == 200, f"GET {path} answered {answer.status}: {answer.data[:600]!r}"
-        return dict(json.loads(answer.data))
-
-    def _token(self) -> dict[str, str]:
-        token = self._api.configuration.api_key.get("authorization")
-        return {"Authorization": token} if token else {}
+        assert answer.status == 200, f"GET {path} answered {answer.status}: {text[:600]!r}"
+        return dict(json.loads(text))

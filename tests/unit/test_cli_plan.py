@@ -90,6 +90,14 @@ def test_the_profile_of_an_import_is_taken(capsys, tmp_path):
     assert told["maxQueuedTokens"] == pytest.approx(74.9 * 201 * 0.3, rel=0.02), "prompt tokens each, 300 ms"
 
 
+def test_work_without_a_target_has_no_limit_of_its_queue(capsys):
+    batch_only = ["plan", "poisson:rate=5,seconds=120,output-tokens=4", "--batch-share", "1"]
+    assert main(batch_only) == 0
+    assert "maxQueuedTokens" not in capsys.readouterr().out
+    assert main([*batch_only, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["maxQueuedTokens"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -93,7 +93,7 @@ class Plan:
     seen: Seen
     per_engine: float
     """Requests per second that an engine carries of this mix."""
-    queued_tokens: int
+    queued_tokens: int | None
     """Prompt tokens, media included, that it works off within the TTFT target: a limit for its queue (vLLM config/scheduler.py)."""
     changes: tuple[Change, ...]
     encoder_pool: Advice
@@ -160,7 +160,7 @@ def make_plan(arrivals: Arrivals, wish: Wish, memory: Memory | None = None, note
         per_engine=factor * guess,
         queued_tokens=int(factor * guess * wish.slo.seconds * prompt_lengths(interactive).mean())
         if len(interactive)
-        else 0,
+        else None,
         changes=_changes(interactive, whole, load, wish, factor, batch, (engines, base, guess)),
         encoder_pool=encoder_pool.advice(load, up, wish.profile, interactive.media_share, wish.batch_share),
         memory=memory,

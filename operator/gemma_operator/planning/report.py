@@ -89,16 +89,15 @@ def _facts(plan: Plan, wish: Wish) -> list[tuple[str, str]]:
     media = f"{plan.media_share:.0%} with media" if plan.media_share else "text only"
     rates = f"{plan.mean_rate:.3g}/s, {plan.peak_rate:.3g}/s at the peak"
     usual, worst = f"{seen.usual * 1000:.0f} ms", f"{seen.worst * 1000:.0f} ms at the peak"
+    limit = plan.queued_tokens and f"admission.maxQueuedTokens {plan.queued_tokens:,}: prompt tokens that it works off"
+    queue = [("its queue", f"{limit} within {target}, media included")] if limit else []
     return [
         ("workload", f"{plan.requests:,} requests in {plan.seconds / HOUR:.3g} h: {rates}, {media}"),
         (
             "one engine",
             f"{plan.per_engine:.3g} requests/s of this mix, {name} within {target} (profile {wish.profile.name})",
         ),
-        (
-            "its queue",
-            f"admission.maxQueuedTokens {plan.queued_tokens:,}: prompt tokens that it works off within {target}, media included",
-        ),
+        *queue,
         ("clients see", f"{seen.attainment:.2%} within {target}; {name} {usual}, {worst} (step model)"),
     ]
 
