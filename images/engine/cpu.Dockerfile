@@ -28,7 +28,7 @@ RUN --mount=type=secret,id=ca-bundle,target=/etc/ssl/certs/ca-certificates.crt \
 COPY images/engine/pyproject.toml images/engine/install.py images/engine/sbom.py /build/
 COPY images/engine/gemma_engine /build/gemma_engine
 RUN cd /build && /opt/venv/bin/python install.py && cd / \
- && /opt/venv/bin/python -c 'import gemma_engine.model, gemma_engine.statlogger, gemma_engine.probe, gemma_engine.budget, gemma_engine.arrivals' \
+ && /opt/venv/bin/python -c 'import gemma_engine.model, gemma_engine.statlogger, gemma_engine.probe, gemma_engine.budget, gemma_engine.shedding' \
  && /opt/venv/bin/python /build/sbom.py > /build/sbom.cdx.json
 
 FROM ${BASE}

@@ -23,6 +23,7 @@ from PIL import Image
 from tests.engine.server import Server, serving, text
 from tests.plugin import bad_media
 from tests.plugin.bad_media import BAD
+from tests.plugin.burst import CHAT, LIMIT, PROMPTS, Answer, burst, rejections, send
 from tests.plugin.conftest import HOME
 from tests.plugin.server import FLAGS, PluginHome, answer, named, probe, values
 from tests.support.kube import eventually
@@ -32,9 +33,9 @@ pytestmark = pytest.mark.engine
 MODEL = "google/gemma-4-E4B-it"
 
 
-def start(tmp: Path, **more: str) -> Any:
+def start(tmp: Path, *flags: str, **more: str) -> Any:
     home = PluginHome(HOME, more)
-    return serving(home, ["--model", home.model, "--served-model-name", MODEL, *FLAGS], MODEL, tmp)
+    return serving(home, ["--model", home.model, "--served-model-name", MODEL, LIMIT, *FLAGS, *flags], MODEL, tmp)
 
 
 def jpeg(width: int, height: int, seed: int) -> str:
@@ -79,7 +80,7 @@ def answers() -> dict[str, Any]:
 class TestWithThePlugin:
     @pytest.fixture(scope="class")
     def engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-        with start(tmp_path_factory.mktemp("plugin")) as server:
+        with start(tmp_path_factory.mktemp("plugin"), "--middleware=gemma_engine.shedding.Shedding") as server:
             yield server
 
     def test_is_ready_once_the_golden_requests_are_answered(self, engine: Server, tmp_path: Path) -> None:
@@ -157,6 +158,29 @@ class TestWithThePlugin:
         finally:
             os.kill(stopped, signal.SIGCONT)
 
+    @pytest.mark.parametrize("path", PROMPTS)
+    def test_of_a_burst_each_is_answered_or_told_when_to_come_again(self, engine: Server, path: str) -> None:
+        """The engine stands still meanwhile, so that the first one that is taken in fills the limit until the rest is refused."""
+        before, stopped = rejections(engine), engine_core(engine)
+        with ThreadPoolExecutor(12) as clients:
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                answers = burst(clients, engine, path)
+                eventually("all others are refused", lambda: sum(a.done() for a in answers) == 11, 60)
+            finally:
+                os.kill(stopped, signal.SIGCONT)
+        refused = [answer for found in answers if (answer := found.result()).status != 200]
+        assert len(refused) == 11
+        assert len({answer.streamed for answer in refused}) == 2
+        for answer in refused:
+            assert answer.status == 503
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+            assert "backlog limit" in json.loads(answer.text)["error"]["message"]
+        assert rejections(engine) == before + 11
+        assert values(engine)["gemma_engine_unanswered_requests"] == 0
+        again = send(engine, path, stream=True)
+        assert (again.status, again.is_refused_in_its_stream) == (200, False)
+
 
 class TestWithoutThePlugin:
     """`VLLM_PLUGINS` without our name is the quietest way to lose a plugin: vLLM says nothing."""
@@ -173,6 +197,21 @@ class TestWithoutThePlugin:
 
     def test_gives_the_same_tokens_and_logprobs(self, engine: Server, answers: dict[str, Any]) -> None:
         assert [answer(engine, question) for question in QUESTIONS] == answers["plugin"]
+
+    def test_vllms_own_refusals_tell_no_time_and_of_a_burst_come_in_streams_that_have_begun(
+        self, engine: Server
+    ) -> None:
+        """What decision 0017 says, and the stand-in does. A stream is refused late where several were prepared at a time."""
+        begun: list[Answer] = []
+        for _ in range(10):
+            with ThreadPoolExecutor(12) as clients:
+                answers = [found.result() for found in burst(clients, engine, CHAT)]
+            refused = [answer for answer in answers if answer.status == 503]
+            begun = [answer for answer in answers if answer.is_refused_in_its_stream]
+            assert not [answer for answer in refused if "retry-after" in answer.headers]
+            if begun:
+                break
+        assert begun
 
 
 def engine_core(server: Server) -> int:

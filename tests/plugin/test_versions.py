@@ -54,7 +54,8 @@ BUDGET = [
         ["self", "request", "input_id", "encoder_compute_budget", "num_embeds_to_schedule"],
     ),
 ]
-SINCE = {id(OVERRIDDEN): (0, 26), id(GRAPHS): (0, 27), id(BUDGET): (0, 28)}
+ADMISSION = [("v1/engine/async_llm.py", "AsyncLLM", "add_request", ["self", "request_id"])]
+SINCE = {id(OVERRIDDEN): (0, 26), id(GRAPHS): (0, 27), id(BUDGET): (0, 28), id(ADMISSION): (0, 26)}
 
 
 def sources() -> dict[str, Path]:
@@ -78,13 +79,13 @@ def methods(path: Path, name: str) -> dict[str, list[str]]:
     (found,) = [
         node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name
     ]
-    functions = [node for node in found.body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in found.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {node.name: [argument.arg for argument in node.args.args] for node in functions}
 
 
 @pytest.mark.parametrize("version", sources())
 def test_what_is_overridden_has_the_parameters_we_expect(version: str) -> None:
-    for group in (OVERRIDDEN, GRAPHS, BUDGET):
+    for group in (OVERRIDDEN, GRAPHS, BUDGET, ADMISSION):
         if numbers(version) < SINCE[id(group)]:
             continue
         for file, name, method, parameters in group:
@@ -127,6 +128,15 @@ def test_a_value_error_is_the_clients_and_a_video_is_read_as_we_expect(version: 
     reader = (moved / "opencv.py" if moved.exists() else vllm / "multimodal/video.py").read_text()
     assert "from io import BytesIO" in reader
     assert "cv2.VideoCapture(BytesIO(data), backend, [])" in reader
+
+
+@pytest.mark.parametrize("version", [version for version in sources() if numbers(version) >= (0, 29)])
+def test_a_refusal_bears_its_status(version: str) -> None:
+    """What shedding.py knows one by: vLLM has admission limits since 0.29."""
+    text = (sources()[version] / "exceptions.py").read_text()
+    for name in ("QueueOverflowError", "MaxQueuedTokensError"):
+        assert f"class {name}(GracefulHTTPError)" in text
+    assert "self.http_status = http_status" in text
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.32.0+cpu", "0.33.1", "0.33.0rc1"])

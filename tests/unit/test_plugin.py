@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 import tomllib
@@ -105,6 +106,19 @@ def test_a_limit_on_a_steps_encoding_is_rendered_for_the_plugins_class() -> None
 
 
 @pytest.mark.parametrize(
+    ("engine", "pool", "middleware"),
+    [
+        pytest.param(OURS, {"admission": {"enabled": True}}, [plugin.MIDDLEWARE, plugin.SHEDDING], id="limits, and our image"),
+        pytest.param(OURS, {"admission": {"enabled": False}}, [plugin.MIDDLEWARE], id="no limits: nothing is refused"),
+        pytest.param({}, {"admission": {"enabled": True}}, [], id="vLLM's own refusals"),
+    ],
+)  # fmt: skip
+def test_who_words_a_refusal(engine: Any, pool: Any, middleware: list[str]) -> None:
+    args = argv(serving({"interactive": pool}, engine=engine), "interactive")
+    assert [value for flag, value in itertools.pairwise(args) if flag == "--middleware"] == middleware
+
+
+@pytest.mark.parametrize(
     ("engine", "pool", "said"),
     [
         ({"image": "v:0.25.1", "plugin": True}, {}, "engine.plugin is true: gemma_engine works with vLLM 0.26 to 0.33, and ends the start of 0.25.1"),
@@ -165,8 +179,9 @@ def test_what_the_operator_knows_of_the_plugin_is_what_it_says_of_itself() -> No
     for dockerfile in ("Dockerfile", "cpu.Dockerfile"):
         at, name = plugin.CHAT_TEMPLATE.rsplit("/", 1)
         assert f"COPY images/engine/{name} {at}/" in (folder / dockerfile).read_text()
-    package, module, name = plugin.MIDDLEWARE.split(".")
-    assert f"\nclass {name}:" in (folder / package / f"{module}.py").read_text()
+    for middleware in (plugin.MIDDLEWARE, plugin.SHEDDING):
+        package, module, name = middleware.split(".")
+        assert f"\nclass {name}:" in (folder / package / f"{module}.py").read_text()
     assert NEWEST[:2] == plugin.NEWEST, "the flag table is newer than the plugin: it should follow"
 
 

@@ -20,13 +20,17 @@ ENGINE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1
 Message = dict[str, Any]
 
 
+def asks_the_engine(scope: Message) -> bool:
+    return bool(scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(ENGINE_PATHS))
+
+
 class Arrivals:
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
         self._metrics = metrics()
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(ENGINE_PATHS):
+        if not asks_the_engine(scope):
             await self._app(scope, receive, send)
             return
         request = Request(self._metrics)

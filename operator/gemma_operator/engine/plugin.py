@@ -15,6 +15,8 @@ NAMES = ("gemma_engine", "gemma_engine_stats")
 CHAT_TEMPLATE = "/opt/gemma-serving/chat_template_gemma4.jinja"
 # Counts requests that no step of the engine has told of yet (images/engine/gemma_engine/arrivals.py).
 MIDDLEWARE = "gemma_engine.arrivals.Arrivals"
+# Refusals by the admission limits as 503 with Retry-After, of streams too (images/engine/gemma_engine/shedding.py).
+SHEDDING = "gemma_engine.shedding.Shedding"
 # Command that fills the caches with the server's arguments, and ends.
 WARM_UP = ["python3", "-m", "gemma_engine.warm", "--"]
 

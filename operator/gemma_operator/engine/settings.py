@@ -267,6 +267,11 @@ def _observability(view: PoolView) -> Iterator[Setting]:
         yield Setting(
             "--middleware", (plugin.MIDDLEWARE,), "spec.engine.plugin: requests that wait for an engine which hangs"
         )
+        if view.pool.sheds:
+            why_shedding = (
+                f"spec.{view.path}.admission with spec.engine.plugin: refusals are 503 with Retry-After, of streams too"
+            )
+            yield Setting("--middleware", (plugin.SHEDDING,), why_shedding)
         # With a plugin's stat logger there, this turns off nothing else (vLLM v1/engine/async_llm.py). Several API servers log no
         # such lines, and their engine counts nothing at all with it (v1/engine/core.py of 0.32, seen: all counters stay 0).
         if (view.pool.api_servers or 1) == 1:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from gemma_operator.engine import plugin
 from gemma_operator.engine.flags import known_flags
 from gemma_operator.engine.versions import Version
 from gemma_operator.simulation.step_model import EngineConfig, Media
@@ -53,6 +54,8 @@ class Arguments:
     shutdown_timeout: float
     max_queued_requests: int | None
     max_queued_tokens: int | None
+    sheds: bool
+    """Whether refusals are worded by our plugin's middleware."""
     buckets: Mapping[str, Sequence[float]]
     draft_tokens: int
 
@@ -73,7 +76,9 @@ def _parser(version: Version) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="api_server.py", usage="%(prog)s [model_tag] [options]", add_help=False)
     parser.add_argument("model_tag", nargs="?")
     for name, flag in known_flags(version).items():
-        if flag.takes_value:
+        if name == "--middleware":
+            parser.add_argument(name, action="append")
+        elif flag.takes_value:
             parser.add_argument(name, type=_TYPES.get(name, str), nargs="+" if name == "--served-model-name" else None)
         else:
             parser.add_argument(name, action=argparse.BooleanOptionalAction)
@@ -174,6 +179,7 @@ def _arguments(values: Mapping[str, Any], *, batched_encoder: bool) -> Arguments
         shutdown_timeout=values.get("shutdown_timeout", 0),
         max_queued_requests=values.get("max_num_queued_reqs"),
         max_queued_tokens=values.get("max_num_queued_tokens"),
+        sheds=plugin.SHEDDING in values.get("middleware", ()),
         buckets=_buckets(values.get("custom_histogram_buckets", {})),
         draft_tokens=draft_tokens,
     )

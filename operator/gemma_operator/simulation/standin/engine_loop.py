@@ -82,13 +82,14 @@ class EngineLoop:
         """Prompt tokens of requests without a first token."""
         return sum(request.prompt_tokens for request in self._jobs if not request.generated)
 
-    async def submit(self, chat: Chat) -> Job:
-        """Preprocess a chat and hand it to the engine; while shutting down it is aborted instead."""
+    async def submit(self, chat: Chat, admit: Callable[[], None]) -> Job:
+        """Preprocess a chat and hand it to the engine, unless `admit` raises; while shutting down it is aborted instead."""
         arrival = time.monotonic()
         media = chat.media
         known = [segment for segment in media if self._processed and self._processed.seen(segment.digest)]
         ready = self._front_end.ready_at(arrival, [_frames(s) for s in media], sum(_frames(s) for s in known))
         await asyncio.sleep(ready - arrival)
+        admit()
         cached, new_media = self._lookup(chat.segments)
         job = Job(
             chat,

@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from gemma_operator.simulation.standin.arguments import Arguments
 from gemma_operator.simulation.standin.engine_loop import EngineLoop, Job
 from gemma_operator.simulation.standin.metrics import EngineMetrics
-from gemma_operator.simulation.standin.prompt import ApiError, Chat, parse_chat
+from gemma_operator.simulation.standin.prompt import ApiError, parse_chat
 
 _MAX_BODY = 256 * 2**20  # bytes; videos come inside the JSON
 _WORDS = ("This ", "is ", "a ", "stand-in ", "engine: ", "it ", "answers ", "with ", "one ", "word ", "per ", "token. ")
@@ -33,7 +33,7 @@ class Server:
         self._started = int(time.time())
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=_MAX_BODY, middlewares=[_errors])
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._errors])
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self.chat),
@@ -77,34 +77,39 @@ class Server:
         except ValueError as error:
             raise ApiError(400, f"the body is not JSON: {error}") from None
         chat = parse_chat(body, self._arguments, request.headers.get("X-Vllm-Priority"))
-        self._admit(chat)
-        job = await self._engine.submit(chat)
+        self._admit()
+        try:
+            job = await self._engine.submit(chat, self._admit)
+        except ApiError as error:
+            if not chat.stream or self._arguments.sheds:
+                raise
+            return await _end(await _begin(request), _event(error.body()))
         try:
             return await (_stream(request, job) if chat.stream else _complete(job))
         finally:
             self._engine.abort(job)
 
-    def _admit(self, chat: Chat) -> None:
-        """vLLM's limits on the queue; None is no limit."""
+    def _admit(self) -> None:
+        """vLLM's limits on the queue; None is no limit. It looks at them before and after a prompt is prepared."""
         requests, tokens = self._arguments.max_queued_requests, self._arguments.max_queued_tokens
         if requests is not None and self._engine.unfinished >= requests:
             self._metrics.on_rejection("max_num_queued_reqs")
             raise _unavailable("The engine is busy and takes no new requests: try again later.")
-        if tokens is not None and self._engine.queued_tokens + chat.prompt_tokens > tokens:
+        if tokens is not None and self._engine.queued_tokens >= tokens:
             self._metrics.on_rejection("max_num_queued_tokens")
             raise _unavailable("The engine's prefill backlog is full: try again later.")
 
+    @web.middleware
+    async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ApiError as error:
+            when = {"Retry-After": "1"} if error.status == 503 and self._arguments.sheds else None
+            return web.json_response(error.body(), status=error.status, headers=when)
+
 
 def _unavailable(message: str) -> ApiError:
-    return ApiError(503, message, "ServiceUnavailableError")
-
-
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except ApiError as error:
-        return web.json_response(error.body(), status=error.status)
+    return ApiError(503, message, "Service Unavailable")
 
 
 def _text(start: int, tokens: int) -> str:
@@ -143,9 +148,8 @@ async def _stream(request: web.Request, job: Job) -> web.StreamResponse:
 
     As in vLLM, an answer that was aborted before its first token has no chunk with a finish reason.
     """
-    output = await job.outputs.get()  # before the headers: vLLM answers nothing until the first token is there
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
+    response = await _begin(request)
+    output = await job.outputs.get()
     envelope = _envelope(job, "chat.completion.chunk")
     chunk = _choice({"role": "assistant", "content": ""}, None)
     events = _event({**envelope, "choices": [chunk]})
@@ -161,7 +165,18 @@ async def _stream(request: web.Request, job: Job) -> web.StreamResponse:
         events = b""
         output = await job.outputs.get()
     tail = _event({**envelope, "choices": [], "usage": _usage(job, sent)}) if job.chat.include_usage else b""
-    await response.write(tail + b"data: [DONE]\n\n")
+    return await _end(response, tail)
+
+
+async def _begin(request: web.Request) -> web.StreamResponse:
+    """The head, which vLLM sends as soon as the prompt is prepared."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    return response
+
+
+async def _end(response: web.StreamResponse, last: bytes) -> web.StreamResponse:
+    await response.write(last + b"data: [DONE]\n\n")
     await response.write_eof()
     return response
 
