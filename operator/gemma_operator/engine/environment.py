@@ -81,8 +81,11 @@ def _of_the_model(view: PoolView) -> list[Variable]:
     if source and (store := source.object_store):
         if store.endpoint:
             found.append(Variable("AWS_ENDPOINT_URL", store.endpoint, "spec.model.source.objectStore.endpoint"))
+            why = "a store of one's own answers for http://HOST/BUCKET, and seldom for http://BUCKET.HOST"
+            found.append(Variable("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0", why))
         if store.region:
             found.append(Variable("AWS_REGION", store.region, "spec.model.source.objectStore.region"))
+            found.append(Variable("AWS_DEFAULT_REGION", store.region, "as AWS_REGION, for boto3, which reads no other"))
     return found
 
 
