@@ -201,7 +201,46 @@ def test_the_check_finds_out_an_encoder_without_its_mask(
     monkeypatch.setattr(plugin_model, "encode_chunk", unmasked)
     found = golden.differences(real.model)
     assert found
-    assert {line.split()[0] for line in found} == {{"image": "image", "frames": "video"}[shapes]}
+    kind = {"image": "image", "frames": "video"}[shapes]
+    assert {line.partition(" ")[0].removesuffix("'s") for line in found} == {kind}
+
+
+@pytest.mark.parametrize("kind", ["image", "video"])
+def test_the_check_finds_out_one_value_of_one_patch_that_is_rounded_otherwise(
+    real: Real, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means of nine patches, rounded in their turn, would mostly hide it."""
+    golden = Golden(real.model)
+    patches = {"image": 2520, "video": 630}[kind]
+
+    def rounded(_: Any, __: Any, states: torch.Tensor) -> torch.Tensor | None:
+        if states.shape[1] != patches:
+            return None
+        other = states.clone()
+        other.view(torch.int16)[-1, 7, 5] ^= 1
+        return other
+
+    hook = real.model.vision_tower.encoder.layers[0].register_forward_hook(rounded)
+    try:
+        found = golden.differences(real.model)
+    finally:
+        hook.remove()
+    assert any(line.startswith(f"{kind}'s state") for line in found)
+    assert golden.differences(real.model) == []
+
+
+def test_the_check_takes_one_layer_and_gives_the_others_back(real: Real) -> None:
+    layers = real.model.vision_tower.encoder.layers
+    calls: list[int] = []
+    hooks = [layer.register_forward_hook(lambda *_, at=at: calls.append(at)) for at, layer in enumerate(layers)]
+    try:
+        real.model._check()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert set(calls) == {0}
+    assert real.model.vision_tower.encoder.layers is layers
+    assert len(layers) == real.model.config.vision_config.num_hidden_layers > 1
 
 
 def real_counts(positions: torch.Tensor) -> list[int]:

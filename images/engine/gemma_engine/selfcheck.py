@@ -4,12 +4,16 @@ As little as shows each way in which the two could part, for an image costs more
 of its patches. One image has the real size and padding. Of three frames, two shapes share a chunk with a mask, and a full frame
 is alone in the next, without one. Two images at once are only pooled, which is where their number gives other bits: a pooler
 that multiplies them as one batch is found out by it.
+
+They go through one layer of the encoder, by both. All layers have the same shapes, and so the same kernels: where one gives the
+bits of the other, so does the next, which gets them. And what it gives is compared before it is pooled, too: means and rounding
+hide small differences, of which a second layer would only make larger ones.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +21,17 @@ import torch
 from .chunks import FRAME_PATCHES, POOLED_PATCHES
 from .encoder import standardized
 
+Encode = Callable[[Any], list[torch.Tensor]]
+
 SIDE = int(POOLED_PATCHES**0.5)
 
 CHUNK = 2
 FRAMES = ((11, 6), (10, 7), (10, 7))
 """Columns and rows of soft tokens: 16:9, as most videos have, and full. In chunks of two the last frame is alone, unpadded."""
+
+
+LAYERS = 1
+"""Of E4B's 16."""
 
 
 class Media(dict[str, Any]):
@@ -79,26 +89,46 @@ class Golden:
         kind = (3 * model.config.vision_config.patch_size**2, device, model.model_dtype)
         self.image = golden_image(padded, most, *kind)
         self.video = golden_video(FRAMES, *kind)
-        with model.chunks_of(CHUNK), encoded_by(self.tower) as states:
-            self.stocks = {"image": model.stock_images(self.image), "video": model.stock_videos(self.video)}
+        image, self.stocks = self.encoded(model, model.stock_images, model.stock_videos)
         # Two other images, as far as the pooler sees, with values of the size that it gets.
-        self.states = torch.cat([states[0], states[0].flip(1)])
+        self.states = torch.cat([image, image.flip(1)])
         self.positions = torch.stack([grid(*shape, most * POOLED_PATCHES, device) for shape in (padded, full)])
         self.counts = [columns * rows for columns, rows in (padded, full)]
         self.stocks["pooled image"] = stock_pool(self.tower, self.states, self.positions)
 
     def differences(self, model: Any) -> list[str]:
         """What differs between our encoder and vLLM's, in words; empty when every bit is the same."""
-        with model.chunks_of(CHUNK):
-            ours = {"image": model.encode_images(self.image), "video": model.encode_videos(self.video)}
+        _, ours = self.encoded(model, model.encode_images, model.encode_videos)
         ours["pooled image"] = model.way.pool(
             self.tower, self.states, self.positions, padding(self.positions), self.counts
         )
         return [found for kind, stocks in self.stocks.items() for found in differences(kind, ours[kind], stocks)]
 
+    def encoded(self, model: Any, images: Encode, videos: Encode) -> tuple[torch.Tensor, dict[str, list[torch.Tensor]]]:
+        """The image's states before it is pooled, and by kind: states of real patches, and embeddings."""
+        found = {}
+        with model.chunks_of(CHUNK), first_layers(self.tower), encoded_by(self.tower) as states:
+            found["image"] = images(self.image)
+            image = states.pop()
+            found["video"] = videos(self.video)
+        found["image's state"] = [image[~padding(self.image["pixel_position_ids"])]]
+        found["video's state"] = [torch.cat(states)[~padding(self.video["pixel_position_ids_videos"])]]
+        return image, found
+
 
 def padding(positions: torch.Tensor) -> torch.Tensor:
     return (positions == -1).all(dim=-1)
+
+
+@contextlib.contextmanager
+def first_layers(tower: Any) -> Iterator[None]:
+    """The tower's encoder has no more than `LAYERS` meanwhile."""
+    layers = tower.encoder.layers
+    tower.encoder.layers = layers[:LAYERS]
+    try:
+        yield
+    finally:
+        tower.encoder.layers = layers
 
 
 @contextlib.contextmanager
