@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from gemma_engine import model as plugin_model
-from gemma_engine import shared
+from gemma_engine import processor, shared
 from gemma_engine.chunks import even_sizes
 from gemma_engine.selfcheck import Golden
 
@@ -150,6 +150,25 @@ def test_a_surprise_ends_in_vllms_own_encoder(
     found = real.ours(batch)
     assert all(torch.equal(our, stock) for our, stock in zip(found, expected, strict=True))
     assert real.model.record["fallbacks"] == before + 1
+
+
+def test_a_request_cannot_say_how_its_media_are_processed_where_vllm_would_let_it(
+    real: Real, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends an engine that takes it: patches of one pixel, of which the tower can make nothing."""
+    picture = real.processor.info.parse_mm_data({"image": [harness.Image.new("RGB", (64, 48))]})
+    prompt = real.processor.info.get_tokenizer().encode("<|image|>", add_special_tokens=False)
+
+    def processed(**options: int) -> Any:
+        return real.processor(prompt, picture, hf_processor_mm_kwargs=options)["mm_kwargs"]["image"][0]
+
+    ((_, batch),) = real.batches([("image", processed(patch_size=1))])
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        real.ours(batch)
+    monkeypatch.setattr(processor, "untrusted", lambda: True)
+    with pytest.raises(ValueError, match="mm_processor_kwargs: how media are read is not for a request to say"):
+        processed(patch_size=1)
+    assert processed()
 
 
 def wrong_pool(*arguments: Any) -> list[torch.Tensor]:

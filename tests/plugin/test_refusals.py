@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gemma_engine.refusals import Video, refused
+from gemma_engine.refusals import Video, refused, without_options
 
 
 def raising(error: Exception) -> None:
@@ -27,6 +27,13 @@ def test_what_says_enough_and_what_the_server_lacks_stay_as_they_are(error: Exce
 
 def test_what_can_be_read_is_what_it_was() -> None:
     assert refused(len, "No image")("abc") == 3
+
+
+def test_a_request_has_no_options_of_its_own_and_the_servers_stay() -> None:
+    assert without_options(object, {"num_frames": 6}, None) == {"num_frames": 6}
+    assert without_options(object, None, {}) == {}
+    with pytest.raises(ValueError, match="media_io_kwargs: how media are read is not for a request to say"):
+        without_options(object, {"num_frames": 6}, {"num_frames": -1})
 
 
 @pytest.mark.parametrize("place", [-1, -(1 << 31), 1 << 70])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from gemma_engine.plugin import NEWEST, OLDEST, UnsupportedVersion, check_version, wanted
+from gemma_engine.refusals import GUARDED
 
 from tests.plugin.conftest import SITE
 from tools.images.recipes import CACHE
@@ -128,6 +129,17 @@ def test_a_value_error_is_the_clients_and_a_video_is_read_as_we_expect(version: 
     reader = (moved / "opencv.py" if moved.exists() else vllm / "multimodal/video.py").read_text()
     assert "from io import BytesIO" in reader
     assert "cv2.VideoCapture(BytesIO(data), backend, [])" in reader
+
+
+@pytest.mark.parametrize("version", sources())
+def test_options_of_a_request_are_guarded_by_vllm_or_come_where_we_refuse_them(version: str) -> None:
+    vllm = sources()[version]
+    files = [path.read_text() for path in (vllm / "entrypoints").rglob("*.py")]
+    assert any("trust_request_mm_kwargs" in text for text in files) is (numbers(version) >= GUARDED)
+    media = vllm / "multimodal/media"
+    assert methods(media / "base.py", "MediaIO")["merge_kwargs"] == ["cls", "default_kwargs", "runtime_kwargs"]
+    assert "super().merge_kwargs(default_kwargs, runtime_kwargs)" in (media / "video.py").read_text()
+    assert "hf_processor_mm_kwargs=mm_processor_kwargs or {}" in (vllm / "renderers/base.py").read_text()
 
 
 @pytest.mark.parametrize("version", [version for version in sources() if numbers(version) >= (0, 29)])

@@ -319,6 +319,11 @@ def test_keys_of_one_flag_add_up() -> None:
     assert "ArgumentTwice" in warnings(["--seed=1", "--seed=2"])
 
 
+def test_trust_in_every_request_is_warned_of() -> None:
+    assert "ends the engine" in warnings(["--trust-request-mm-kwargs"])["RequestsTrusted"]
+    assert "RequestsTrusted" not in warnings(["--no-trust-request-mm-kwargs"])
+
+
 def test_what_has_no_effect_on_this_model_is_told() -> None:
     assert "has no effect on Gemma 4's encoder" in warnings(["--mm-encoder-tp-mode", "data"])["ArgumentWithoutEffect"]
 

@@ -29,10 +29,15 @@ def wanted() -> bool:
     return value == "on"
 
 
+def numbers(version: str) -> tuple[int, int]:
+    """(0, 32) of 0.32.0+cpu; (0, 0) of what has none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def check_version(version: str) -> None:
     """UnsupportedVersion unless `version` is one of 0.26 to 0.33; a build's suffix such as +cpu doesn't matter."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if not numbers or not OLDEST <= tuple(map(int, numbers.groups())) <= NEWEST:
+    if not OLDEST <= numbers(version) <= NEWEST:
         raise UnsupportedVersion(
             f"gemma-engine works with vLLM {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}, but vLLM is {version}. "
             f"Use an image with one of these, or set {SWITCH}=off to serve with vLLM's own vision encoder."
@@ -60,4 +65,4 @@ def register() -> None:
     from vllm import ModelRegistry
 
     ModelRegistry.register_model(ARCHITECTURE, f"gemma_engine.model:{ARCHITECTURE}")
-    refusals.install()
+    refusals.install(numbers(vllm_version()))

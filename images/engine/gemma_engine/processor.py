@@ -1,16 +1,25 @@
-"""vLLM's input processor for Gemma 4, which also tells each image's count of soft tokens."""
+"""vLLM's input processor for Gemma 4, which also tells each image's count of soft tokens, and takes no orders of a request."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from vllm.model_executor.models.gemma4_mm import Gemma4MultiModalProcessor
 from vllm.multimodal.inputs import MultiModalFieldConfig
 
+from . import plugin
 from .chunks import POOLED_PATCHES
+from .refusals import GUARDED, refuse_options
 
 IMAGE_COUNTS = "image_num_soft_tokens"
+
+
+@functools.cache
+def untrusted() -> bool:
+    """Whether this vLLM lets anyone say how media are processed."""
+    return plugin.numbers(plugin.vllm_version()) < GUARDED
 
 
 class CountingProcessor(Gemma4MultiModalProcessor):
@@ -21,6 +30,8 @@ class CountingProcessor(Gemma4MultiModalProcessor):
     """
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> dict[str, Any]:
+        if untrusted():
+            refuse_options(hf_processor_mm_kwargs, "mm_processor_kwargs")
         fields = dict(super()._get_mm_fields_config(hf_inputs, hf_processor_mm_kwargs))
         positions = hf_inputs.get("pixel_position_ids")
         if positions is not None:

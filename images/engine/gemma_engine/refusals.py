@@ -1,4 +1,4 @@
-"""Media that a client got wrong are refused with 400, and end nothing.
+"""Media that a client got wrong, or wants to be read in a way of its own, are refused with 400, and end nothing.
 
 vLLM 0.26 to 0.33 answer 400 to a ValueError (`create_error_response`) and 500 to most else, and expect little but OSError of Pillow.
 Its formats raise more: a picture too large to unpack is a DecompressionBombError, a truncated AVIF a SyntaxError, an odd DDS a
@@ -11,6 +11,10 @@ import importlib.util
 import io
 from collections.abc import Callable
 from typing import Any
+
+GUARDED = (0, 31)
+"""vLLM takes `mm_processor_kwargs` and `media_io_kwargs` of a request from here on only with --trust-request-mm-kwargs. Before, from
+anyone: {"patch_size": 1} ends the engine (0.32 with that flag, tried), and {"video": {"num_frames": -1}} reads all of a video."""
 
 OURS = (ImportError, MemoryError)
 """What is amiss with the server, whatever the client sent."""
@@ -31,6 +35,18 @@ def refused(load: Callable[..., Any], what: str) -> Callable[..., Any]:
     return loaded
 
 
+def refuse_options(given: Any, name: str) -> None:
+    """ValueError where a request says how its media are to be read."""
+    if given:
+        raise ValueError(f"{name}: how media are read is not for a request to say; the server's own {name} may be set")
+
+
+def without_options(_: type, default_kwargs: Any, runtime_kwargs: Any) -> dict[str, Any]:
+    """In the place of `MediaIO.merge_kwargs`, which lays a request's options over the server's."""
+    refuse_options(runtime_kwargs, "media_io_kwargs")
+    return dict(default_kwargs or {})
+
+
 class Video(io.BytesIO):
     """A video for OpenCV, which ends the process with a segmentation fault where `seek` raises (seen with 5.0.0)."""
 
@@ -43,8 +59,9 @@ class Video(io.BytesIO):
 
 
 @functools.cache
-def install() -> None:
-    """Once in a process, in the place of what vLLM reads media with."""
+def install(version: tuple[int, int]) -> None:
+    """Once in a process, in the place of what vLLM of this version reads media with. The processor refuses its part itself."""
+    from vllm.multimodal.media.base import MediaIO
     from vllm.multimodal.media.connector import MediaConnector
     from vllm.multimodal.media.image import ImageMediaIO
 
@@ -55,6 +72,8 @@ def install() -> None:
     ):
         setattr(owner, name, refused(getattr(owner, name), what))
     opencv_reader().BytesIO = Video
+    if version < GUARDED:
+        MediaIO.merge_kwargs = classmethod(without_options)
 
 
 def opencv_reader() -> Any:

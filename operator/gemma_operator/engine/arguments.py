@@ -166,6 +166,12 @@ def _one(view: PoolView, argument: Argument, where: str) -> Iterator[Finding]:
             "or set all counts of modalities to 0"
         )
         yield Finding("ConnectorUnsafe", "refuse", text)
+    elif argument.written == "--trust-request-mm-kwargs" and not view.pool.modalities.text_only:
+        text = (
+            f"{where}: {argument.written} lets any request say how its media are processed, and mm_processor_kwargs with "
+            "patch_size 1 ends the engine (vLLM 0.32, tried): only where all clients are yours"
+        )
+        yield Finding("RequestsTrusted", "warn", text)
     elif argument.flag in WITHOUT_EFFECT:
         yield Finding(
             "ArgumentWithoutEffect", "warn", f"{where}: {argument.written} has no effect on Gemma 4's encoder"

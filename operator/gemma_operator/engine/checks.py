@@ -394,5 +394,6 @@ CHECKS = (
     Check("CachePerProcess", "warn", "a processor cache with several processes", "research/vllm.md 4", _cache_of_processors),
     Check("HashUnavailable", "warn", "a hash whose package vLLM doesn't bring", "vLLM utils/hashing.py", _hash),
     Check("PluginSwitchedOff", "warn", "VLLM_PLUGINS without our plugin's names", "vLLM plugins/__init__.py", plugin.switched_off),
+    Check("RequestsTrusted", "warn", "media before 0.31 without our plugin", "images/engine", plugin.options_of_requests),
     Check("AdmissionTooTight", "warn", "a queue limit below one step", "vLLM v1/engine/async_llm.py", _admission),
 )  # fmt: skip

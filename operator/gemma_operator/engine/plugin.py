@@ -54,6 +54,16 @@ def switched_off(view: PoolView) -> str | None:
     )
 
 
+def options_of_requests(view: PoolView) -> str | None:
+    """vLLM 0.31 asks for --trust-request-mm-kwargs; before, only our plugin refuses a request's own mm_processor_kwargs."""
+    if view.plugin or view.version >= (0, 31, 0) or view.pool.modalities.text_only:
+        return None
+    return (
+        f"{view.path}.modalities: vLLM {spell(view.version)} lets any request say how its media are processed, and mm_processor_kwargs "
+        "with patch_size 1 ends the engine: raise engine.image to vLLM 0.31.0, or use our image with engine.plugin set to true"
+    )
+
+
 def encoder_limit_without(view: PoolView) -> str | None:
     """The limit on a step's encoding is a class of the plugin."""
     if view.plugin or view.pool.encoder.tokens_per_step is None or view.pool.modalities.text_only:
