@@ -153,7 +153,7 @@ class Scaler:
         with telemetry.tick_seconds.time():
             woken = await self._tick() if self._servings else []
         telemetry.tick_timestamp.set(self._clock())
-        telemetry.pools.show(self._figures(), self._budgets())
+        telemetry.pools.show(self._figures, self._budgets)
         return woken
 
     async def _tick(self) -> list[Key]:
@@ -257,7 +257,7 @@ class Scaler:
         return is_new
 
     def _all(self) -> Iterable[tuple[PoolId, Pool]]:
-        for key, serving in self._servings.items():
+        for key, serving in list(self._servings.items()):  # a scrape asks from a thread of its own
             yield from _pools_of(key, serving)
 
     def _is_contested(self, pool: Pool) -> bool:
@@ -268,7 +268,7 @@ class Scaler:
         return {(pool_id.namespace, pool_id.serving, pool_id.pool): figures_of(pool) for pool_id, pool in self._all()}
 
     def _budgets(self) -> dict[telemetry.ServingLabels, float]:
-        return {key: s.gpu_budget for key, s in self._servings.items() if s.gpu_budget is not None}
+        return {key: s.gpu_budget for key, s in list(self._servings.items()) if s.gpu_budget is not None}
 
 
 def _pools_of(key: Key, serving: Serving) -> Iterable[tuple[PoolId, Pool]]:

@@ -152,6 +152,10 @@ def lend(serving: Serving, engines: Mapping[str, EngineCounters], now: float) ->
     lenders = {
         name: _lender(pool, engines) for name, pool in serving.pools.items() if pool.decision and _may_flip(pool)
     }
+    if not lenders:
+        for pool in serving.pools.values():
+            pool.flips = ()
+        return
     names = {engine.uid: engine.name for pool in serving.pools.values() for engine in pool.engines}
     borrower = serving.pools.get(serving.borrower or "")
     needs = borrower.decision if borrower and borrower.spec.policy.mode is not Mode.DRY_RUN else None
