@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -284,7 +285,7 @@ async def test_the_log_of_an_engine_is_read_while_it_starts_and_once_when_it_is_
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:05:00Z"}
     )
     world.cluster.logs_read.clear()
-    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
+    assert await world.operator.reconcile(KEY) == math.inf
     startup = world.status["pools"]["interactive"]["startup"]
     assert startup["phase"] == "Ready"
     assert startup["seconds"] == {"Scheduling": 2, "Pulling": 58, "Downloading": 120, "Loading": 60, "Compiling": 60}
@@ -378,9 +379,9 @@ def test_whether_the_last_good_state_answers(states: dict[str, PoolState], answe
 async def test_a_refusal_is_looked_at_again_soon_and_an_accepted_serving_at_leisure() -> None:
     world = World()
     await world.settle()
-    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
+    assert await world.operator.reconcile(KEY) == math.inf
     world.edit(pools={"interactive": {"maxNumSeqs": 9}})
     world.cluster.refuse = {"Deployment": "exceeded quota: gpus"}
     assert await world.operator.reconcile(KEY) == REFUSED_RETRY_SECONDS
     world.edit(engine={"image": "no-version"})
-    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
+    assert await world.operator.reconcile(KEY) == math.inf

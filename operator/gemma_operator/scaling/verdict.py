@@ -121,7 +121,7 @@ def add_columns(histograms: Iterable[Columns]) -> Buckets:
     if not listed:
         return ()
     edges = listed[0][0]
-    if all([own is edges for own, _ in listed]):
+    if all(own is edges for own, _ in listed):
         return tuple(zip(edges, map(sum, zip(*[counts for _, counts in listed], strict=True)), strict=True))
     return add(tuple(zip(own, counts, strict=True)) for own, counts in listed)
 
