@@ -126,7 +126,7 @@ class Cluster:
             found = await self._call(
                 lambda: self._resource(kind).get(**asked, header_params=dict(_METADATA), **_PLAIN)
             ) or {"items": [], "metadata": {}}
-            for item in found["items"]:
+            for item in found["items"] or ():
                 yield item["metadata"]
             asked["_continue"] = found["metadata"].get("continue", "")
 

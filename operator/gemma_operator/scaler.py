@@ -21,7 +21,7 @@ from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
 from gemma_operator.scaling.heartbeat import Beats, Hung, follow
 from gemma_operator.scaling.memory import restore
-from gemma_operator.scaling.news import is_news
+from gemma_operator.scaling.news import is_lesson, is_news
 from gemma_operator.scaling.observation import Observation, Watch, observe
 from gemma_operator.scaling.pool import Mode
 from gemma_operator.scaling.profile import Profile
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 STATUS_REFRESH_SECONDS = 30
 """How often the status may be renewed for measured values alone; they are where they have moved by a quarter."""
 MEMORY_REFRESH_SECONDS = 600
-"""How often what was learnt is written down while nothing else changes: a restart loses no more than that."""
+"""How often what was learnt is written down while nothing else changes, where it is another lesson: a restart loses no more than that."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
 """So many changes by somebody else in this time are no accident."""
 
@@ -77,7 +77,8 @@ class Scaler:
             state = states.get(name, PoolState())
             if (pool := known.pools.get(name)) is None:
                 saved = shown.get(name, {}).get("memory", {})
-                pool = Pool(spec, restore(saved), saved, self._clock())
+                memory = restore(saved)
+                pool = Pool(spec, memory, saved, memory.learned, self._clock())
             elif state.desired not in (pool.fleet.desired, pool.target, pool.asked):
                 pool.foreign = (*pool.foreign[-CONTESTED_TIMES:], self._clock())
             pool.spec = spec
@@ -251,8 +252,10 @@ class Scaler:
             if pool.decision and (pool.shown is None or is_news(pool.shown, pool.decision)):
                 pool.shown, is_new = pool.decision, True
             is_moved = pool.spec.policy.maximum > pool.spec.policy.minimum
-            if is_moved and (pool.target is not None or now - pool.saved_at >= MEMORY_REFRESH_SECONDS):
-                pool.saved, pool.saved_at, is_new = pool.memory.save(), now, True
+            learned = pool.memory.learned
+            is_due = now - pool.saved_at >= MEMORY_REFRESH_SECONDS and is_lesson(pool.written, learned)
+            if is_moved and (pool.target is not None or is_due):
+                pool.saved, pool.written, pool.saved_at, is_new = pool.memory.save(), learned, now, True
                 pool.shown = pool.decision
         return is_new
 

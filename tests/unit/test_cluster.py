@@ -279,5 +279,7 @@ async def test_metadata_is_read_in_chunks_and_without_the_rest() -> None:
     assert [call["_continue"] for call in server.calls] == [None, "more"]
     assert all("PartialObjectMetadataList" in call["header_params"]["Accept"] for call in server.calls)
     assert all(call["limit"] < 1000 for call in server.calls)
+    server.answer = {"items": None, "metadata": {}}
+    assert [meta async for meta in made.metadata("Pod", "", "")] == []
     server.answer = failure(404, "the server could not find the requested resource")
     assert [meta async for meta in made.metadata("HTTPRoute", "", "")] == []
