@@ -181,16 +181,16 @@ class Scaler:
     async def _read(self) -> Reading:
         """One reading at a time: one that takes longer than a tick is taken over when it comes."""
         if self._reading is None:
+            pools = dict(self._all())
             engines = {
                 engine.uid: engine.metrics_url
-                for _, pool in self._all()
+                for pool in pools.values()
                 for engine in pool.engines
                 if engine.ready_at is not None and engine.metrics_url
             }
-            queries = {
-                pool_id: pool.spec.queries for pool_id, pool in self._all() if pool.spec.queries != PoolQueries()
-            }
-            itl = any(pool.spec.policy.itl for _, pool in self._all())
+            none = PoolQueries()
+            queries = {pool_id: pool.spec.queries for pool_id, pool in pools.items() if pool.spec.queries != none}
+            itl = any(pool.spec.policy.itl for pool in pools.values())
             read, loop = self._source.read, asyncio.get_running_loop()
             self._reading = loop.run_in_executor(self._thread, read, self._clock(), engines, queries, itl)
         done, _ = await asyncio.wait({self._reading}, timeout=self._settings.tick_seconds)
