@@ -103,13 +103,12 @@ class Reconciler:
         try:
             serving = parse(body)
             want = desired(serving, self._settings.defaults)
-            children += await self._strangers(serving, want.children, children)
             profiles = await self._profiles.read(serving, want.engines)
             self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders)
             scaling = self._scaler.scaling((serving.namespace, serving.name))
             targets = _targets(serving, states, scaling, old.get("pools", {}))
             stuck = {pool: crowded(alive, time.time()) for pool, alive in pods_by_pool(pods).items()}
-            steps = plan(serving, want.children, children, targets, stuck)
+            steps = await self._tried(children, lambda live: plan(serving, want.children, live, targets, stuck))
             if steps.conflicts:
                 raise _NameConflict("; ".join(steps.conflicts))
             if steps.leftovers:
@@ -163,21 +162,34 @@ class Reconciler:
             if is_unfit(pod) or died_untold(pod)
         }
 
-    async def _strangers(
-        self, serving: GemmaServing, wanted: Iterable[Object], children: Iterable[Object]
-    ) -> list[Object]:
-        """Objects that bear a name we want, but not our labels."""
-        known = {ref_of(child) for child in children}
-        missing = [(kind, name) for kind, name in map(ref_of, wanted) if (kind, name) not in known]
-        found = await asyncio.gather(*(self._cluster.get(kind, serving.namespace, name) for kind, name in missing))
+    async def _tried(self, live: list[Object], planned: Callable[[list[Object]], Plan]) -> Plan:
+        """The plan over what is live, once the API server takes all of it as a dry run: a refusal leaves no half-made set.
+
+        What bears a name we want, but not our labels, shows by that: only what is there has a version, and is then planned with.
+        """
+        steps = planned(live)
+        new = [child for child in steps.apply if ref_of(child) not in set(map(ref_of, live))]
+        try:
+            answers = await asyncio.gather(*(self._cluster.apply(child, dry_run=True) for child in steps.apply))
+        except Refused:
+            if not (strangers := await self._named(new)):
+                raise
+        else:
+            there = {ref_of(answer) for answer in answers if answer["metadata"].get("resourceVersion")}
+            strangers = await self._named(child for child in new if ref_of(child) in there)
+        return await self._tried([*live, *strangers], planned) if strangers else steps
+
+    async def _named(self, wanted: Iterable[Object]) -> list[Object]:
+        """What bears these names."""
+        where = [(child["kind"], child["metadata"]["namespace"], child["metadata"]["name"]) for child in wanted]
+        found = await asyncio.gather(*(self._cluster.get(*place) for place in where))
         return [stranger for stranger in found if stranger is not None]
 
     async def _carry_out(self, serving: GemmaServing, steps: Plan) -> list[Object]:
-        """Write. Everything is tried as a dry run first, so that a refusal leaves no half-made set.
+        """Write what was tried.
 
         Returns what was applied as it now stands: a status of the new generation must not speak of the old children.
         """
-        await asyncio.gather(*(self._cluster.apply(child, dry_run=True) for child in steps.apply))
         for scale in steps.scale:
             await self._cluster.scale(serving.namespace, scale.name, scale.replicas)
         applied = []
@@ -208,9 +220,7 @@ class Reconciler:
         """Make what is live what is wanted; returns it as it then stands."""
         there = {ref_of(way): way for way in live}
         try:
-            steps = plan(
-                serving, wanted, [*there.values(), *await self._strangers(serving, wanted, there.values())], {}
-            )
+            steps = await self._tried([*there.values()], lambda found: plan(serving, wanted, found, {}))
             if steps.leftovers:
                 raise Leftovers(steps.leftovers)
             if steps.conflicts:

@@ -33,7 +33,8 @@ class FakeCluster:
         self.absent: set[str] = set()
         self.logs: dict[str, str] = {}
         self.logs_read: list[str] = []
-        self.listed: list[str] = []
+        self.asked: list[str] = []
+        """Reads and dry runs, each with its kind."""
         self.last: dict[str, str] = {}
 
     @staticmethod
@@ -41,12 +42,13 @@ class FakeCluster:
         return found["kind"], found["metadata"].get("namespace", "ns"), found["metadata"]["name"]
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        self.asked.append(f"get {kind}")
         found = self.objects.get((kind, namespace, name))
         return None if found is None else _versioned(found)
 
     async def metadata(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Object]:
         """Of all namespaces, as where the operator watches them all."""
-        self.listed.append(kind)
+        self.asked.append(f"metadata {kind}")
         if kind in self.refuse:
             raise Refused(self.refuse[kind])
         label, _, value = selector.partition("=")
@@ -59,7 +61,7 @@ class FakeCluster:
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
         label, value = selector.split("=")
-        self.listed.append(kind)
+        self.asked.append(f"list {kind}")
         return [
             _versioned(found)
             for (k, n, _), found in self.objects.items()
@@ -76,9 +78,12 @@ class FakeCluster:
     async def apply(self, body: Object, dry_run: bool = False) -> Object:
         if body["kind"] in self.refuse:
             raise Refused(self.refuse[body["kind"]])
-        if not dry_run:
+        if dry_run:
+            self.asked.append(f"dry {body['kind']}")
+        else:
             self._merge(body, OPERATOR)
-        return copy.deepcopy(self.objects.get(self._key(body), body))
+        found = self.objects.get(self._key(body))
+        return copy.deepcopy(body) if found is None else _versioned(found)
 
     async def scale(self, namespace: str, name: str, replicas: int) -> None:
         meta = {"name": name, "namespace": namespace}

@@ -73,6 +73,25 @@ async def test_a_new_serving_gets_its_children_and_then_nothing_more_is_written(
     assert await world.reconcile() == []
 
 
+async def test_a_look_is_six_reads_and_a_new_child_one_dry_run_more() -> None:
+    """Names are asked for only where the dry run shows that something bears them."""
+    look = ["get GemmaServing", *(f"list {kind}" for kind in (*CHILD_KINDS, "Pod"))]
+    world = World()
+    made = await world.reconcile()
+    children = [kind for verb, kind, _ in made if verb == "apply"]
+    assert sorted(world.cluster.asked) == sorted([*look, *(f"dry {kind}" for kind in children)])
+    await world.settle()
+    world.cluster.asked.clear()
+    assert await world.reconcile() == []
+    assert sorted(world.cluster.asked) == sorted(look)
+    del world.cluster.objects["Service", "ns", "chat"]
+    world.cluster.objects["Service", "ns", "chat"] = {"kind": "Service", "metadata": {"name": "chat"}, "spec": {}}
+    world.cluster.asked.clear()
+    await world.reconcile()
+    assert sorted(world.cluster.asked) == sorted([*look, "dry Service", "get Service"])
+    assert world.condition("RoutingReady") == "False NameConflict"
+
+
 async def test_sizes_never_pass_through_one_while_the_field_changes_hands() -> None:
     """Autoscaled at five, then fixed at four, then autoscaled again, with a change of the template at each turn."""
     world = World({"interactive": {"replicas": {"min": 3, "max": 5}}})

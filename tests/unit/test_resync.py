@@ -29,10 +29,10 @@ async def at_rest(pools: Any = None) -> World:
 
 async def test_what_rests_is_not_looked_at_and_each_kind_is_listed_once() -> None:
     world = await at_rest()
-    world.cluster.listed.clear()
+    world.cluster.asked.clear()
     assert await resync(world).due() == []
     kinds = ["GemmaServing", "Deployment", "Service", "PodDisruptionBudget", "PersistentVolumeClaim", "Pod"]
-    assert sorted(world.cluster.listed) == sorted(kinds)
+    assert sorted(world.cluster.asked) == sorted(f"metadata {kind}" for kind in kinds)
 
 
 def _label(world: World) -> None:
