@@ -113,12 +113,16 @@ class World:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._ended.set()
-        self._looking.join()
+        self.stop_looking()
         if self.operator is not None and self.operator.is_running():
             self.operator.stop()
         self._serving.__exit__(kind, error, tb)
         self.plane.__exit__(kind, error, tb)
+
+    def stop_looking(self) -> None:
+        """No list of Pods any more: without an operator nobody asks for their counters."""
+        self._ended.set()
+        self._looking.join()
 
     def _look_for_ever(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
