@@ -109,6 +109,7 @@ engine-bench: setup ## the engine's self-check, and a running answer's wait whil
 bench: setup ## speeds as data: apply to Deployments, render, CRD size; what fleets of servings cost (FLEETS="10 100 1000")
 	@$(RUN) -m tools.bench
 	@$(RUN) -m tools.fleet.bench $(FLEETS)
+	@$(RUN) -m tools.fleet.floor $(lastword $(FLEETS))
 
 .PHONY: soak
 soak: setup ## an hour of ordinary life with 50 servings: does the operator's memory grow? (MINUTES=60)

@@ -15,7 +15,8 @@ from urllib3.exceptions import HTTPError
 
 from gemma_operator import __version__, handlers, telemetry
 from gemma_operator.api.crd import CRD_NAME, missing_fields
-from gemma_operator.cluster import API_ERRORS, Cluster, connect, said
+from gemma_operator.cluster import API_ERRORS, Cluster, said
+from gemma_operator.connection import connect
 from gemma_operator.leader import Gate, Leader, Leases
 from gemma_operator.lease import Identity
 from gemma_operator.listing import LISTED_SECONDS, listed_within, until_listed, until_overlooked
@@ -24,6 +25,7 @@ from gemma_operator.metrics.engines import EngineSource
 from gemma_operator.metrics.prometheus import PrometheusSource
 from gemma_operator.metrics.source import MetricsSource
 from gemma_operator.reconcile import Reconciler
+from gemma_operator.resync import Resync
 from gemma_operator.scaler import Scaler
 from gemma_operator.settings import BadSetting, Settings
 from gemma_operator.workqueue import WorkQueue
@@ -68,7 +70,9 @@ async def run(settings: Settings) -> None:
     queue = WorkQueue(gate.reconcile, said)
     telemetry.queue_depth.set_function(lambda: queue.depth)
     registry = kopf.OperatorRegistry()
-    handlers.register(registry, queue, settings, lambda: min(queue.stuck_seconds(), cluster.silent_seconds()))
+    handlers.register(
+        registry, queue, settings, lambda: min(queue.stuck_seconds(), cluster.silent_seconds()), cluster.wrote
+    )
     log.info("gemma-operator %s starts, watching %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
     if not settings.namespaces:  # a namespaced operator may not read CRDs
         await _tell_of_an_old_crd(cluster)
@@ -79,6 +83,7 @@ async def run(settings: Settings) -> None:
     others = [
         asyncio.create_task(scaler.run(queue), name="scaler"),
         asyncio.create_task(leader.run(lambda: gate.wake(queue)), name="leader"),
+        asyncio.create_task(Resync(cluster, reconciler.seen, settings).run(queue), name="resync"),
         asyncio.create_task(until_listed(cluster, is_listed), name="CRD"),
     ]
     if handlers.watches_routes(settings):

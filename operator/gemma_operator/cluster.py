@@ -6,17 +6,17 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
-from kubernetes import client, config
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient, Resource
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from gemma_operator import __version__, telemetry
+from gemma_operator import telemetry
 from gemma_operator.api.routing import GATEWAY_GROUP, POOL_GROUP
 from gemma_operator.api.serving import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from gemma_operator.desired.inference_pool import INFERENCE_POOL
@@ -29,6 +29,7 @@ from gemma_operator.plan import SCALER
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 Objects = list[Object]
+Written = TypeVar("Written", Object, "Object | None")
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
 # The client's own objects around an answer cost twice the time of reading it.
 _PLAIN = {"serialize": False, "_request_timeout": _TIMEOUT}
@@ -51,6 +52,11 @@ OPTIONAL = {
     HTTP_ROUTE: (GATEWAY_GROUP, "v1", "httproutes"),
     INFERENCE_POOL: (POOL_GROUP, "v1", "inferencepools"),
 }
+# Objects of which the metadata is read at a time.
+_CHUNK = 200
+_METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+# Of so many writes it is remembered that they were ours; each is told of by the watch within seconds.
+_OWN_WRITES = 10_000
 # The start of an engine is told in far less.
 _LOG_BYTES = 256 * 1024
 # The tracebacks of vLLM's processes, one after another, have some 200.
@@ -69,10 +75,6 @@ class Refused(Exception):
 API_ERRORS = (Refused, ApiException, DynamicApiError)
 
 
-class NoCluster(Exception):
-    """Nothing says where the API server is."""
-
-
 class Cluster:
     """Reads and writes over one `kubernetes` client; at most eight requests at a time.
 
@@ -86,6 +88,12 @@ class Cluster:
         self._slots = asyncio.Semaphore(_PARALLEL)
         self._ended = 0.0
         """When the last request ended, in the loop's time."""
+        self._own: OrderedDict[str, None] = OrderedDict()
+        """Versions of objects that our writes made, the newest last."""
+
+    def wrote(self, version: str) -> bool:
+        """True where this resourceVersion is of what was applied or reported here: the watch tells nothing new by it."""
+        return version in self._own
 
     def silent_seconds(self) -> float:
         """How long ago the last request ended, however it did; each ends within its time."""
@@ -110,6 +118,17 @@ class Cluster:
             return None
         said_once = {"apiVersion": found["apiVersion"], "kind": kind}
         return [said_once | item for item in found["items"] or ()]
+
+    async def metadata(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Object]:
+        """The metadata alone of objects of a kind, as `list`; none where the cluster doesn't have that kind."""
+        asked: Object = {"namespace": namespace, "label_selector": selector, "limit": _CHUNK, "_continue": None}
+        while asked["_continue"] != "":
+            found = await self._call(
+                lambda: self._resource(kind).get(**asked, header_params=dict(_METADATA), **_PLAIN)
+            ) or {"items": [], "metadata": {}}
+            for item in found["items"] or ():
+                yield item["metadata"]
+            asked["_continue"] = found["metadata"].get("continue", "")
 
     async def is_listed(self, kind: str) -> bool:
         """True where the API server names a kind to who asks what there is: some seconds after its CRD is established."""
@@ -148,7 +167,8 @@ class Cluster:
 
     async def apply(self, body: Object, dry_run: bool = False) -> Object:
         """Server-side apply as the operator's field manager; returns the object as it now stands. Raises Refused."""
-        return await self._apply(body, MANAGER, dry_run=dry_run)
+        applied = await self._apply(body, MANAGER, dry_run=dry_run)
+        return applied if dry_run else self._remember(applied)
 
     async def scale(self, namespace: str, name: str, replicas: int) -> None:
         """Set `spec.replicas` of a Deployment, as the scaler's field manager. Raises Refused."""
@@ -206,12 +226,17 @@ class Cluster:
             ),
         )
 
-    async def put_status(self, namespace: str, name: str, status: Object) -> None:
-        """Replace our part of the status of a GemmaServing; one that is gone is no error."""
+    async def put_status(self, namespace: str, name: str, status: Object) -> Object | None:
+        """Replace our part of the status of a GemmaServing; returns it as it then stands, None where it is gone."""
         meta = {"name": name, "namespace": namespace}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
-        await self._write(
-            "status", KIND, namespace, lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False)
+        return self._remember(
+            await self._write(
+                "status",
+                KIND,
+                namespace,
+                lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False),
+            )
         )
 
     async def event(self, serving: Object, kind: str, reason: str, message: str, reporter: str) -> None:
@@ -258,6 +283,13 @@ class Cluster:
         if dry_run:
             return await self._call(request) or body
         return await self._write("apply", body["kind"], body["metadata"]["namespace"], request) or body
+
+    def _remember(self, written: Written) -> Written:
+        if written is not None:
+            self._own[written.get("metadata", {}).get("resourceVersion", "")] = None
+            while len(self._own) > _OWN_WRITES:
+                self._own.popitem(last=False)
+        return written
 
     def _patch(self, resource: Any, body: Object, manager: str, dry_run: bool) -> Any:
         query = [("fieldValidation", "Strict")] + ([("dryRun", "All")] if dry_run else [])
@@ -340,24 +372,3 @@ def as_yaml(body: Object) -> str:
     """
     text = json.dumps(body, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-# What the client raises for a kubeconfig that names no cluster, is no YAML, or is YAML of another form.
-UNUSABLE = (config.ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, OSError)
-
-
-def connect(who: str) -> client.ApiClient:
-    """A client from the Pod's service account, else from the kubeconfig; the audit log tells `who` it is.
-
-    Raises NoCluster.
-    """
-    try:
-        config.load_incluster_config()
-    except config.ConfigException:
-        try:
-            config.load_kube_config()
-        except UNUSABLE as error:
-            raise NoCluster(f"no cluster to work for: not in a Pod, and KUBECONFIG names none ({error})") from error
-    api = client.ApiClient()
-    api.user_agent = f"gemma-operator/{__version__} ({who})"
-    return api

@@ -12,6 +12,10 @@ from gemma_operator.scaling.observation import Metrics, Observation
 from gemma_operator.scaling.pool import Fleet, Policy
 from gemma_operator.scaling.profile import Profile, Rates
 
+_NO_STATE, _NO_REASON, _NO_FINDING = (
+    dict.fromkeys((one.value for one in kind), 0.0) for kind in (Metrics, Reason, Kind)
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -49,14 +53,13 @@ def figures(
     if rates and seen and seen.metrics in (Metrics.FULL, Metrics.PARTIAL):
         labelled["work"] = work_by_modality(policy.profile, rates)
     if seen:
-        labelled["metrics_state"] = {state.value: float(state is seen.metrics) for state in Metrics}
+        labelled["metrics_state"] = _NO_STATE | {seen.metrics.value: 1.0}
         if policy.ttft is None:
             plain |= _backlog(policy, seen, memory)
     if decision:
         plain |= _decided(decision, gpus)
-        labelled["decision_reason"] = {reason.value: float(reason is decision.reason) for reason in Reason}
-        found = {finding.kind for finding in decision.findings}
-        labelled["finding"] = {kind.value: float(kind in found) for kind in Kind}
+        labelled["decision_reason"] = _NO_REASON | {decision.reason.value: 1.0}
+        labelled["finding"] = _NO_FINDING | {finding.kind.value: 1.0 for finding in decision.findings}
         terms = decision.terms
         labelled["scaling_term"] = {name: float(getattr(terms, name)) for name in terms.__dataclass_fields__}
     return Figures(plain, labelled)

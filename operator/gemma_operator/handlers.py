@@ -17,6 +17,8 @@ from gemma_operator.workqueue import WorkQueue
 CHILDREN = tuple(KINDS[kind] for kind in (*CHILD_KINDS, "Pod"))
 # Objects of a kind that are read at a time at the start: all 2,000 Deployments of a large fleet at once are 300 MiB of Python's objects.
 LIST_CHUNK = 100
+# What happens to one child happens in a second to several: the look comes this long after the first event, seconds.
+CHILD_SECONDS = 0.5
 # Where keys are due and for this long (seconds) no worker moved and no request ended, the loop is dead: a request ends within 25 s.
 STUCK_SECONDS = 30
 
@@ -53,17 +55,25 @@ def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
 
 
 def register(
-    registry: kopf.OperatorRegistry, queue: WorkQueue, ours: Settings, stuck_seconds: Callable[[], float]
+    registry: kopf.OperatorRegistry,
+    queue: WorkQueue,
+    ours: Settings,
+    stuck_seconds: Callable[[], float],
+    wrote: Callable[[str], bool] = lambda _: False,
 ) -> None:
-    """Register the event handlers, and the liveness probe: it fails once nothing has gone on for `stuck_seconds` though it should."""
+    """Register the event handlers, and the liveness probe: it fails once nothing has gone on for `stuck_seconds` though it should.
 
-    async def on_serving(namespace: str | None, name: str | None, **_: Any) -> None:
-        await queue.add((namespace or "default", name or ""))
+    `wrote` tells versions of objects that the operator made itself.
+    """
 
-    async def on_child(body: Mapping[str, Any], **_: Any) -> None:
-        meta = body["metadata"]
-        if owner := meta.get("annotations", {}).get(SERVING):
-            await queue.add((meta["namespace"], owner))
+    async def on_serving(meta: Mapping[str, Any], **_: Any) -> None:
+        if not wrote(meta.get("resourceVersion", "")):
+            await queue.add((meta.get("namespace") or "default", meta["name"]))
+
+    async def on_child(meta: Mapping[str, Any], **_: Any) -> None:
+        owner = meta.get("annotations", {}).get(SERVING)
+        if owner and not wrote(meta.get("resourceVersion", "")):
+            await queue.add((meta["namespace"], owner), CHILD_SECONDS)
 
     async def alive(**_: Any) -> float:
         stuck = stuck_seconds()

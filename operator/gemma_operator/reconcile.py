@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,9 +20,11 @@ from gemma_operator.desired.names import SERVING, label_value
 from gemma_operator.engine.findings import RefusedSpec
 from gemma_operator.engine.progress import Marks, marks
 from gemma_operator.engine.versions import UnknownVersion
+from gemma_operator.events import BAD, condition_of, events_of
 from gemma_operator.observe import PoolState, died_untold, is_unfit, observe, pods_by_pool, was_restarted
 from gemma_operator.plan import Plan, plan, ref_of
 from gemma_operator.profiles import Profiles
+from gemma_operator.resync import Seen
 from gemma_operator.rollout import crowded
 from gemma_operator.routing_status import NOT_ENABLED, Hindrance, Ways, not_installed
 from gemma_operator.routing_status import Reason as RoutingReason
@@ -29,7 +32,7 @@ from gemma_operator.scaler import Scaler
 from gemma_operator.scaling_status import Scaling
 from gemma_operator.settings import Settings
 from gemma_operator.startup import TOLD_BY_LOG, wants_log
-from gemma_operator.status import BLOCKED, WITHOUT_SPARE, Refusal, refused_status, status
+from gemma_operator.status import BLOCKED, Refusal, refused_status, status
 from gemma_operator.workqueue import Key
 
 log = logging.getLogger(__name__)
@@ -56,9 +59,13 @@ class Reconciler:
         self._scaler = scaler
         self._settings = settings
         self._profiles = Profiles(cluster)
+        self.seen = Seen()
 
     async def reconcile(self, key: Key) -> float | None:
-        """Reconcile one serving; returns the seconds until the next look, None where it is gone."""
+        """Reconcile one serving; returns the seconds until the next look, None where it is gone.
+
+        They are infinite where an event, a tick or the resync will tell when it is time.
+        """
         started = time.monotonic()
         result = "error"
         try:
@@ -66,18 +73,26 @@ class Reconciler:
             if body is None or body["metadata"].get("deletionTimestamp"):
                 self._scaler.forget(key)
                 self._profiles.forget(key)
+                self.seen.drop(key)
                 result = "gone"
                 return None
-            new = await self._converge(body)
-            result = "refused" if _condition(new, "Valid").get("status") == "False" else "ok"
-            await self._report(body, new)
-            return min(self._settings.resync_seconds, _next_look_seconds(new))
+            new, read = await self._converge(body)
+            result = "refused" if condition_of(new, "Valid").get("status") == "False" else "ok"
+            reported = await self._report(body, new)
+            if read and _rests(new):
+                self.seen.keep(key, (reported, *read))
+            else:
+                self.seen.drop(key)
+            return _next_look_seconds(new)
         finally:
             telemetry.reconciles.labels(result).inc()
             telemetry.reconcile_seconds.observe(time.monotonic() - started)
 
-    async def _converge(self, body: Object) -> Object:
-        """Bring the children in line; returns the new status."""
+    async def _converge(self, body: Object) -> tuple[Object, Sequence[Mapping[str, Any]]]:
+        """Bring the children in line; returns the new status, and the objects that it was made from.
+
+        None of these where it depends on more than those that are listed.
+        """
         found, pods = await self._children(body)
         entries, children = _parted(found)
         old, now = body.get("status", {}), _now()
@@ -88,13 +103,12 @@ class Reconciler:
         try:
             serving = parse(body)
             want = desired(serving, self._settings.defaults)
-            children += await self._strangers(serving, want.children, children)
             profiles = await self._profiles.read(serving, want.engines)
             self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders)
             scaling = self._scaler.scaling((serving.namespace, serving.name))
             targets = _targets(serving, states, scaling, old.get("pools", {}))
             stuck = {pool: crowded(alive, time.time()) for pool, alive in pods_by_pool(pods).items()}
-            steps = plan(serving, want.children, children, targets, stuck)
+            steps = await self._tried(children, lambda live: plan(serving, want.children, live, targets, stuck))
             if steps.conflicts:
                 raise _NameConflict("; ".join(steps.conflicts))
             if steps.leftovers:
@@ -109,11 +123,12 @@ class Reconciler:
                 scaling = self._scaler.scaling((serving.namespace, serving.name))
             ways = await self._open(serving, want.ways, entries)
         except (InvalidServing, UnknownVersion, RefusedSpec, Refused, _NameConflict) as error:
-            return refused_status(
-                generation, Refusal(_REASONS[type(error)], str(error)), _any_ready(states), old, now, rival
-            )
+            refusal = Refusal(_REASONS[type(error)], str(error))
+            return refused_status(generation, refusal, _any_ready(states), old, now, rival), []
         states = _states(children, pods, started, last_words)
-        return status(serving, states, scaling, want.warnings, old, now, steps.waiting, rival, ways)
+        reads_more = any(pool.scaling.profile_from for pool in serving.spec.pools.values())
+        read = [] if reads_more else [*found, *pods, *(way for way in ways.live if way["kind"] in ROUTE_KINDS)]
+        return status(serving, states, scaling, want.warnings, old, now, steps.waiting, rival, ways), read
 
     async def _children(self, body: Object) -> tuple[list[Object], list[Object]]:
         """Live children of a serving, and its Pods."""
@@ -147,21 +162,34 @@ class Reconciler:
             if is_unfit(pod) or died_untold(pod)
         }
 
-    async def _strangers(
-        self, serving: GemmaServing, wanted: Iterable[Object], children: Iterable[Object]
-    ) -> list[Object]:
-        """Objects that bear a name we want, but not our labels."""
-        known = {ref_of(child) for child in children}
-        missing = [(kind, name) for kind, name in map(ref_of, wanted) if (kind, name) not in known]
-        found = await asyncio.gather(*(self._cluster.get(kind, serving.namespace, name) for kind, name in missing))
+    async def _tried(self, live: list[Object], planned: Callable[[list[Object]], Plan]) -> Plan:
+        """The plan over what is live, once the API server takes all of it as a dry run: a refusal leaves no half-made set.
+
+        What bears a name we want, but not our labels, shows by that: only what is there has a version, and is then planned with.
+        """
+        steps = planned(live)
+        new = [child for child in steps.apply if ref_of(child) not in set(map(ref_of, live))]
+        try:
+            answers = await asyncio.gather(*(self._cluster.apply(child, dry_run=True) for child in steps.apply))
+        except Refused:
+            if not (strangers := await self._named(new)):
+                raise
+        else:
+            there = {ref_of(answer) for answer in answers if answer["metadata"].get("resourceVersion")}
+            strangers = await self._named(child for child in new if ref_of(child) in there)
+        return await self._tried([*live, *strangers], planned) if strangers else steps
+
+    async def _named(self, wanted: Iterable[Object]) -> list[Object]:
+        """What bears these names."""
+        where = [(child["kind"], child["metadata"]["namespace"], child["metadata"]["name"]) for child in wanted]
+        found = await asyncio.gather(*(self._cluster.get(*place) for place in where))
         return [stranger for stranger in found if stranger is not None]
 
     async def _carry_out(self, serving: GemmaServing, steps: Plan) -> list[Object]:
-        """Write. Everything is tried as a dry run first, so that a refusal leaves no half-made set.
+        """Write what was tried.
 
         Returns what was applied as it now stands: a status of the new generation must not speak of the old children.
         """
-        await asyncio.gather(*(self._cluster.apply(child, dry_run=True) for child in steps.apply))
         for scale in steps.scale:
             await self._cluster.scale(serving.namespace, scale.name, scale.replicas)
         applied = []
@@ -192,9 +220,7 @@ class Reconciler:
         """Make what is live what is wanted; returns it as it then stands."""
         there = {ref_of(way): way for way in live}
         try:
-            steps = plan(
-                serving, wanted, [*there.values(), *await self._strangers(serving, wanted, there.values())], {}
-            )
+            steps = await self._tried([*there.values()], lambda found: plan(serving, wanted, found, {}))
             if steps.leftovers:
                 raise Leftovers(steps.leftovers)
             if steps.conflicts:
@@ -249,15 +275,20 @@ class Reconciler:
             return True
         return False
 
-    async def _report(self, body: Object, new: Object) -> None:
-        """Write the status where it differs, and an Event for each condition that turned and each change of replicas."""
+    async def _report(self, body: Object, new: Object) -> Object:
+        """Write the status where it differs, and an Event for each condition that turned and each change of replicas.
+
+        Returns the GemmaServing as it then stands, or as it was where the spec has changed meanwhile.
+        """
         old = body.get("status", {})
         if new == {key: old.get(key) for key in new}:
-            return
+            return body
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-        await self._cluster.put_status(namespace, name, new)
-        for kind, reason, message in _events(old, new):
+        written = await self._cluster.put_status(namespace, name, new)
+        for kind, reason, message in events_of(old, new):
             await self._cluster.event(body, kind, reason, message, self._settings.pod_name)
+        is_same = written and written["metadata"].get("generation") == body["metadata"].get("generation")
+        return written if written and is_same else body
 
 
 class _NameConflict(Exception):
@@ -296,49 +327,6 @@ def _targets(
     return targets
 
 
-def _events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(type, reason, message) for each condition that turned, and for each change of a pool's size."""
-    events = []
-    for kind, bad in (
-        ("Ready", "False"),
-        ("Stalled", "True"),
-        ("SLOMet", "False"),
-        ("MetricsAvailable", "False"),
-        ("EnginesProgressing", "False"),
-        ("CapacityAvailable", "False"),
-        ("ScalingSound", "False"),
-        ("UpdateAvailable", ""),
-        ("SoleOperator", "False"),
-        ("RoutingReady", "False"),
-    ):
-        before, after = _condition(old, kind).get("status"), _condition(new, kind)
-        if not after:
-            continue
-        turned = after["status"] != before and (before is not None or (kind, after["status"]) == ("Stalled", "True"))
-        if turned and after["status"] != "Unknown" and (kind, after["status"]) != ("Stalled", "False"):
-            level = "Warning" if after["status"] == bad else "Normal"
-            events.append((level, after["reason"], f"{kind} is {after['status']}: {after['message']}"))
-    rollout = _condition(new, "Reconciling")
-    if rollout.get("reason") == WITHOUT_SPARE != _condition(old, "Reconciling").get("reason"):
-        events.append(("Warning", WITHOUT_SPARE, rollout["message"]))
-    for name, pool in new.get("pools", {}).items():
-        before_desired = old.get("pools", {}).get(name, {}).get("desired")
-        if before_desired and before_desired != pool["desired"]:
-            change = f"{before_desired} -> {pool['desired']} replicas"
-            why = pool.get("lastDecision", {}).get("message", "")
-            events.append(("Normal", "Scaled", f"pool {name}: {why if why.startswith(change) else change}"))
-        was, would_be = (_dry(found.get("pools", {}).get(name, {})) for found in (old, new))
-        if would_be and was.partition(":")[0] != would_be.partition(":")[0]:
-            events.append(("Normal", "DryRun", f"pool {name}: {would_be}"))
-    return events
-
-
-def _dry(pool: Mapping[str, Any]) -> str:
-    """What `mode: DryRun` would have done; empty where that is nothing."""
-    last = pool.get("lastDecision", {})
-    return str(last["message"]) if last.get("record", {}).get("dry_run") else ""
-
-
 def _refusal(error: Exception) -> Hindrance:
     """Why a way can't be made; raises the error again where the API server is only busy: then the queue tries soon."""
     if getattr(error, "status", None) in _BUSY:
@@ -346,17 +334,21 @@ def _refusal(error: Exception) -> Hindrance:
     return Hindrance(RoutingReason.REFUSED, said(error))
 
 
-def _condition(status_: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    return next((c for c in status_.get("conditions", []) if c["type"] == kind), {})
+def _rests(new: Mapping[str, Any]) -> bool:
+    """True where nothing is under way or wrong: what is may come to something else with time."""
+    hurts = BAD | {"Reconciling": "True"}
+    return _next_look_seconds(new) == math.inf and not any(
+        condition["status"] == hurts.get(condition["type"]) for condition in new["conditions"]
+    )
 
 
 def _next_look_seconds(new: Mapping[str, Any]) -> float:
     """When to look again where no event of ours may come."""
-    if _condition(new, "Stalled").get("reason") == _REASONS[Refused]:
+    if condition_of(new, "Stalled").get("reason") == _REASONS[Refused]:
         return REFUSED_RETRY_SECONDS
-    if _condition(new, "Reconciling").get("reason") == BLOCKED:
+    if condition_of(new, "Reconciling").get("reason") == BLOCKED:
         return BLOCKED_SECONDS
-    routing = ROUTING_SECONDS if _condition(new, "RoutingReady").get("status") == "False" else float("inf")
+    routing = ROUTING_SECONDS if condition_of(new, "RoutingReady").get("status") == "False" else math.inf
     phases = (pool.get("startup", {}).get("phase") for pool in new.get("pools", {}).values())
     return STARTING_SECONDS if any(phase in TOLD_BY_LOG for phase in phases) else routing
 

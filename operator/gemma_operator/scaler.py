@@ -21,7 +21,7 @@ from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
 from gemma_operator.scaling.heartbeat import Beats, Hung, follow
 from gemma_operator.scaling.memory import restore
-from gemma_operator.scaling.news import is_news
+from gemma_operator.scaling.news import is_lesson, is_news
 from gemma_operator.scaling.observation import Observation, Watch, observe
 from gemma_operator.scaling.pool import Mode
 from gemma_operator.scaling.profile import Profile
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 STATUS_REFRESH_SECONDS = 30
 """How often the status may be renewed for measured values alone; they are where they have moved by a quarter."""
 MEMORY_REFRESH_SECONDS = 600
-"""How often what was learnt is written down while nothing else changes: a restart loses no more than that."""
+"""How often what was learnt is written down while nothing else changes, where it is another lesson: a restart loses no more than that."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
 """So many changes by somebody else in this time are no accident."""
 
@@ -77,7 +77,8 @@ class Scaler:
             state = states.get(name, PoolState())
             if (pool := known.pools.get(name)) is None:
                 saved = shown.get(name, {}).get("memory", {})
-                pool = Pool(spec, restore(saved), saved, self._clock())
+                memory = restore(saved)
+                pool = Pool(spec, memory, saved, memory.learned, self._clock())
             elif state.desired not in (pool.fleet.desired, pool.target, pool.asked):
                 pool.foreign = (*pool.foreign[-CONTESTED_TIMES:], self._clock())
             pool.spec = spec
@@ -153,7 +154,7 @@ class Scaler:
         with telemetry.tick_seconds.time():
             woken = await self._tick() if self._servings else []
         telemetry.tick_timestamp.set(self._clock())
-        telemetry.pools.show(self._figures(), self._budgets())
+        telemetry.pools.show(self._figures, self._budgets)
         return woken
 
     async def _tick(self) -> list[Key]:
@@ -180,16 +181,16 @@ class Scaler:
     async def _read(self) -> Reading:
         """One reading at a time: one that takes longer than a tick is taken over when it comes."""
         if self._reading is None:
+            pools = dict(self._all())
             engines = {
                 engine.uid: engine.metrics_url
-                for _, pool in self._all()
+                for pool in pools.values()
                 for engine in pool.engines
                 if engine.ready_at is not None and engine.metrics_url
             }
-            queries = {
-                pool_id: pool.spec.queries for pool_id, pool in self._all() if pool.spec.queries != PoolQueries()
-            }
-            itl = any(pool.spec.policy.itl for _, pool in self._all())
+            none = PoolQueries()
+            queries = {pool_id: pool.spec.queries for pool_id, pool in pools.items() if pool.spec.queries != none}
+            itl = any(pool.spec.policy.itl for pool in pools.values())
             read, loop = self._source.read, asyncio.get_running_loop()
             self._reading = loop.run_in_executor(self._thread, read, self._clock(), engines, queries, itl)
         done, _ = await asyncio.wait({self._reading}, timeout=self._settings.tick_seconds)
@@ -251,13 +252,15 @@ class Scaler:
             if pool.decision and (pool.shown is None or is_news(pool.shown, pool.decision)):
                 pool.shown, is_new = pool.decision, True
             is_moved = pool.spec.policy.maximum > pool.spec.policy.minimum
-            if is_moved and (pool.target is not None or now - pool.saved_at >= MEMORY_REFRESH_SECONDS):
-                pool.saved, pool.saved_at, is_new = pool.memory.save(), now, True
+            learned = pool.memory.learned
+            is_due = now - pool.saved_at >= MEMORY_REFRESH_SECONDS and is_lesson(pool.written, learned)
+            if is_moved and (pool.target is not None or is_due):
+                pool.saved, pool.written, pool.saved_at, is_new = pool.memory.save(), learned, now, True
                 pool.shown = pool.decision
         return is_new
 
     def _all(self) -> Iterable[tuple[PoolId, Pool]]:
-        for key, serving in self._servings.items():
+        for key, serving in list(self._servings.items()):  # a scrape asks from a thread of its own
             yield from _pools_of(key, serving)
 
     def _is_contested(self, pool: Pool) -> bool:
@@ -268,7 +271,7 @@ class Scaler:
         return {(pool_id.namespace, pool_id.serving, pool_id.pool): figures_of(pool) for pool_id, pool in self._all()}
 
     def _budgets(self) -> dict[telemetry.ServingLabels, float]:
-        return {key: s.gpu_budget for key, s in self._servings.items() if s.gpu_budget is not None}
+        return {key: s.gpu_budget for key, s in list(self._servings.items()) if s.gpu_budget is not None}
 
 
 def _pools_of(key: Key, serving: Serving) -> Iterable[tuple[PoolId, Pool]]:

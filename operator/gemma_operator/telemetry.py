@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -90,23 +90,27 @@ ServingLabels = tuple[str, str]
 
 
 class Pools:
-    """What the scaler last came to, pool by pool. Replaced as a whole: a pool that is gone leaves nothing behind.
+    """What the scaler last came to, pool by pool, asked for where somebody reads it: a pool that is gone leaves nothing behind.
 
     It writes Prometheus' text itself: of 2,000 pools that is 126,000 lines, for which the client takes 1.1 s of CPU, or 1.6 s for
     the form that Prometheus asks of it, at every scrape. Names of Kubernetes' objects and ours hold nothing to escape.
     """
 
     def __init__(self) -> None:
-        self._figures: Mapping[PoolLabels, Figures] = {}
-        self._budgets: Mapping[ServingLabels, float] = {}
+        self._figures: Callable[[], Mapping[PoolLabels, Figures]] = dict
+        self._budgets: Callable[[], Mapping[ServingLabels, float]] = dict
 
-    def show(self, figures: Mapping[PoolLabels, Figures], budgets: Mapping[ServingLabels, float]) -> None:
-        """`figures` of each pool; `budgets`: GPUs of the servings that have a budget."""
+    def show(
+        self,
+        figures: Callable[[], Mapping[PoolLabels, Figures]],
+        budgets: Callable[[], Mapping[ServingLabels, float]],
+    ) -> None:
+        """What gives the `figures` of each pool, and the `budgets`: GPUs of the servings that have one."""
         self._figures, self._budgets = figures, budgets
 
     def lines(self) -> Iterator[str]:
         """Every figure in Prometheus' text format."""
-        shown = [(_labels(POOL_LABELS, pool), known) for pool, known in self._figures.items()]
+        shown = [(_labels(POOL_LABELS, pool), known) for pool, known in self._figures().items()]
         for name, text in POOL_GAUGES.items():
             yield from _head(f"gemma_operator_{name}", text)
             for labels, known in shown:
@@ -118,7 +122,7 @@ class Pools:
                 for value, number in known.labelled.get(name, {}).items():
                     yield f'gemma_operator_{name}{{{labels},{label}="{value}"}} {number}\n'
         yield from _head(BUDGET, "GPUs that the pools of a serving may have together.")
-        for serving, budget in self._budgets.items():
+        for serving, budget in self._budgets().items():
             yield f"{BUDGET}{{{_labels(SERVING_LABELS, serving)}}} {budget}\n"
 
 

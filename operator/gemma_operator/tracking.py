@@ -20,7 +20,7 @@ from gemma_operator.scaling.decision import Decision
 from gemma_operator.scaling.heartbeat import Hung, may_restart
 from gemma_operator.scaling.lending import Engines, Lender
 from gemma_operator.scaling.lending import plan as plan_loans
-from gemma_operator.scaling.memory import Memory
+from gemma_operator.scaling.memory import Learned, Memory
 from gemma_operator.scaling.observation import FRESH_SECONDS, Observation
 from gemma_operator.scaling.policy import policy_of
 from gemma_operator.scaling.pool import Fleet, Member, Mode, Policy
@@ -49,6 +49,8 @@ class Pool:
     memory: Memory
     saved: Mapping[str, Any]
     """The memory as it stands in the status."""
+    written: Learned
+    """What was learnt of it when that was written."""
     saved_at: float
     engines: tuple[EnginePod, ...] = ()
     fleet: Fleet = field(default_factory=lambda: Fleet(desired=0))
@@ -152,6 +154,10 @@ def lend(serving: Serving, engines: Mapping[str, EngineCounters], now: float) ->
     lenders = {
         name: _lender(pool, engines) for name, pool in serving.pools.items() if pool.decision and _may_flip(pool)
     }
+    if not lenders:
+        for pool in serving.pools.values():
+            pool.flips = ()
+        return
     names = {engine.uid: engine.name for pool in serving.pools.values() for engine in pool.engines}
     borrower = serving.pools.get(serving.borrower or "")
     needs = borrower.decision if borrower and borrower.spec.policy.mode is not Mode.DRY_RUN else None

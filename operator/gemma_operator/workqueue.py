@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable
 
@@ -52,7 +53,12 @@ class WorkQueue:
         return max(0.0, asyncio.get_running_loop().time() - max(self._moved, min(self._due.values())))
 
     async def add(self, key: Key, delay_seconds: float = 0.0) -> None:
-        """Run `key` after the delay; a sooner run that is already planned stays. A key that runs now waits for its end."""
+        """Run `key` after the delay, never after an infinite one; a sooner run that is already planned stays.
+
+        A key that runs now waits for its end.
+        """
+        if delay_seconds == math.inf:
+            return
         due = asyncio.get_running_loop().time() + delay_seconds
         if key in self._running:
             self._again[key] = min(due, self._again.get(key, due))

@@ -169,7 +169,7 @@ class Autoscaler:
 
     def clean_up(self) -> None:
         telemetry.leading.set(0)
-        telemetry.pools.show({}, {})
+        telemetry.pools.show(dict, dict)
 
 
 @dataclass

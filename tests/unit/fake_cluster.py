@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
@@ -30,6 +33,8 @@ class FakeCluster:
         self.absent: set[str] = set()
         self.logs: dict[str, str] = {}
         self.logs_read: list[str] = []
+        self.asked: list[str] = []
+        """Reads and dry runs, each with its kind."""
         self.last: dict[str, str] = {}
 
     @staticmethod
@@ -37,15 +42,28 @@ class FakeCluster:
         return found["kind"], found["metadata"].get("namespace", "ns"), found["metadata"]["name"]
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+        self.asked.append(f"get {kind}")
+        found = self.objects.get((kind, namespace, name))
+        return None if found is None else _versioned(found)
+
+    async def metadata(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Object]:
+        """Of all namespaces, as where the operator watches them all."""
+        self.asked.append(f"metadata {kind}")
+        if kind in self.refuse:
+            raise Refused(self.refuse[kind])
+        label, _, value = selector.partition("=")
+        for (k, _, _), found in self.objects.items():
+            if k == kind and (not label or found["metadata"].get("labels", {}).get(label) == value):
+                yield {"namespace": "ns", **_versioned(found)["metadata"]}
 
     async def list_served(self, kind: str, namespace: str, selector: str) -> list[Object] | None:
         return None if kind in self.absent else await self.list(kind, namespace, selector)
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
         label, value = selector.split("=")
+        self.asked.append(f"list {kind}")
         return [
-            copy.deepcopy(found)
+            _versioned(found)
             for (k, n, _), found in self.objects.items()
             if (k, n) == (kind, namespace) and found["metadata"].get("labels", {}).get(label) == value
         ]
@@ -60,9 +78,12 @@ class FakeCluster:
     async def apply(self, body: Object, dry_run: bool = False) -> Object:
         if body["kind"] in self.refuse:
             raise Refused(self.refuse[body["kind"]])
-        if not dry_run:
+        if dry_run:
+            self.asked.append(f"dry {body['kind']}")
+        else:
             self._merge(body, OPERATOR)
-        return copy.deepcopy(self.objects.get(self._key(body), body))
+        found = self.objects.get(self._key(body))
+        return copy.deepcopy(body) if found is None else _versioned(found)
 
     async def scale(self, namespace: str, name: str, replicas: int) -> None:
         meta = {"name": name, "namespace": namespace}
@@ -100,9 +121,11 @@ class FakeCluster:
         self.writes.append(("delete", kind, name))
         self.objects.pop((kind, namespace, name), None)
 
-    async def put_status(self, namespace: str, name: str, status: Object) -> None:
+    async def put_status(self, namespace: str, name: str, status: Object) -> Object:
         self.writes.append(("status", "GemmaServing", name))
-        self.objects["GemmaServing", namespace, name]["status"] = copy.deepcopy(status)
+        found = self.objects["GemmaServing", namespace, name]
+        found["status"] = copy.deepcopy(status)
+        return _versioned(found)
 
     async def event(self, serving: Object, kind: str, reason: str, message: str, reporter: str) -> None:
         self.events.append((kind, reason, message))
@@ -147,11 +170,18 @@ class FakeCluster:
                 counts = {"replicas": size, "updatedReplicas": size, "readyReplicas": size}
                 found["status"] = {**counts, "observedGeneration": found["metadata"]["generation"]}
                 for n in range(size):
-                    labels = found["spec"]["template"]["metadata"]["labels"]
-                    meta = {"name": f"{name}-{n}", "namespace": "ns", "uid": f"{name}-{n}", "labels": labels}
+                    marks = found["spec"]["template"]["metadata"]
+                    meta = {"name": f"{name}-{n}", "namespace": "ns", "uid": f"{name}-{n}", **copy.deepcopy(marks)}
                     status = {
                         "conditions": [
                             {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:09Z"}
                         ]
                     }
                     self.objects["Pod", "ns", meta["name"]] = {"kind": "Pod", "metadata": meta, "status": status}
+
+
+def _versioned(found: Object) -> Object:
+    """As it is shown: each change makes another resourceVersion."""
+    shown = copy.deepcopy(found)
+    shown["metadata"]["resourceVersion"] = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+    return shown

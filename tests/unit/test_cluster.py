@@ -252,3 +252,34 @@ async def test_an_eviction_tells_done_from_gone(answer: Exception | None, came: 
     ((verb, path, options),) = calls
     assert (verb, path) == ("post", "/api/v1/namespaces/ns/pods/pod/eviction")
     assert options["body"]["deleteOptions"] == {"preconditions": {"uid": "uid"}}
+
+
+async def test_what_was_applied_or_reported_is_known_as_its_own_and_a_dry_run_is_not() -> None:
+    answer = {"metadata": {"resourceVersion": "41"}}
+    made, server = cluster(answer)
+    await made.apply(DEPLOYMENT, dry_run=True)
+    assert not made.wrote("41")
+    await made.apply(DEPLOYMENT)
+    server.answer = {"metadata": {"resourceVersion": "42"}}
+    await made.put_status("ns", "chat", {})
+    assert made.wrote("41")
+    assert made.wrote("42")
+    server.answer = {"metadata": {"resourceVersion": "43"}}
+    await made.scale("ns", "chat-batch", 3)
+    assert not made.wrote("43"), "another manager's: what comes of it has to be looked at"
+
+
+async def test_metadata_is_read_in_chunks_and_without_the_rest() -> None:
+    made, server = cluster({"items": [{"metadata": {"name": "a"}}], "metadata": {"continue": "more"}})
+    found = []
+    async for meta in made.metadata("Pod", "", "a=b"):
+        found.append(meta["name"])
+        server.answer = {"items": [{"metadata": {"name": "b"}}], "metadata": {}}
+    assert found == ["a", "b"]
+    assert [call["_continue"] for call in server.calls] == [None, "more"]
+    assert all("PartialObjectMetadataList" in call["header_params"]["Accept"] for call in server.calls)
+    assert all(call["limit"] < 1000 for call in server.calls)
+    server.answer = {"items": None, "metadata": {}}
+    assert [meta async for meta in made.metadata("Pod", "", "")] == []
+    server.answer = failure(404, "the server could not find the requested resource")
+    assert [meta async for meta in made.metadata("HTTPRoute", "", "")] == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gemma_operator.reconcile import _events
+from gemma_operator.events import events_of
 
 OTHERS = ("MetricsAvailable", "CapacityAvailable", "ScalingSound", "UpdateAvailable", "SoleOperator")
 
@@ -40,4 +40,4 @@ def told(
     ],
 )
 def test_an_event_for_each_turn_and_none_for_standing_still(old: Any, new: Any, events: list[Any]) -> None:
-    assert _events(old, new) == events
+    assert events_of(old, new) == events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -70,6 +71,25 @@ async def test_a_new_serving_gets_its_children_and_then_nothing_more_is_written(
     await world.settle()
     assert world.condition("Ready") == "True PoolsReady"
     assert await world.reconcile() == []
+
+
+async def test_a_look_is_six_reads_and_a_new_child_one_dry_run_more() -> None:
+    """Names are asked for only where the dry run shows that something bears them."""
+    look = ["get GemmaServing", *(f"list {kind}" for kind in (*CHILD_KINDS, "Pod"))]
+    world = World()
+    made = await world.reconcile()
+    children = [kind for verb, kind, _ in made if verb == "apply"]
+    assert sorted(world.cluster.asked) == sorted([*look, *(f"dry {kind}" for kind in children)])
+    await world.settle()
+    world.cluster.asked.clear()
+    assert await world.reconcile() == []
+    assert sorted(world.cluster.asked) == sorted(look)
+    del world.cluster.objects["Service", "ns", "chat"]
+    world.cluster.objects["Service", "ns", "chat"] = {"kind": "Service", "metadata": {"name": "chat"}, "spec": {}}
+    world.cluster.asked.clear()
+    await world.reconcile()
+    assert sorted(world.cluster.asked) == sorted([*look, "dry Service", "get Service"])
+    assert world.condition("RoutingReady") == "False NameConflict"
 
 
 async def test_sizes_never_pass_through_one_while_the_field_changes_hands() -> None:
@@ -284,7 +304,7 @@ async def test_the_log_of_an_engine_is_read_while_it_starts_and_once_when_it_is_
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:05:00Z"}
     )
     world.cluster.logs_read.clear()
-    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
+    assert await world.operator.reconcile(KEY) == math.inf
     startup = world.status["pools"]["interactive"]["startup"]
     assert startup["phase"] == "Ready"
     assert startup["seconds"] == {"Scheduling": 2, "Pulling": 58, "Downloading": 120, "Loading": 60, "Compiling": 60}
@@ -378,9 +398,9 @@ def test_whether_the_last_good_state_answers(states: dict[str, PoolState], answe
 async def test_a_refusal_is_looked_at_again_soon_and_an_accepted_serving_at_leisure() -> None:
     world = World()
     await world.settle()
-    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
+    assert await world.operator.reconcile(KEY) == math.inf
     world.edit(pools={"interactive": {"maxNumSeqs": 9}})
     world.cluster.refuse = {"Deployment": "exceeded quota: gpus"}
     assert await world.operator.reconcile(KEY) == REFUSED_RETRY_SECONDS
     world.edit(engine={"image": "no-version"})
-    assert await world.operator.reconcile(KEY) == read_settings({}).resync_seconds
+    assert await world.operator.reconcile(KEY) == math.inf

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gemma_operator.api.conditions import TYPES
+from gemma_operator.events import events_of
 from gemma_operator.observe import PoolState, Problem, observe
-from gemma_operator.reconcile import BLOCKED_SECONDS, Reconciler, _events
+from gemma_operator.reconcile import BLOCKED_SECONDS, Reconciler
 from gemma_operator.rollout import REVISION, Waiting
 from gemma_operator.settings import read_settings
 from gemma_operator.status import status
@@ -223,10 +224,10 @@ def test_a_rollout_without_a_spare_is_an_event_once() -> None:
         row = {"type": "Reconciling", "status": "True", "reason": reason, "message": said}
         return {**told("True"), "conditions": [*told("True")["conditions"], row]}
 
-    assert _events(at("RollingOut", "0 of 2"), at("RolloutWithoutSpare", "1 of 2")) == [
+    assert events_of(at("RollingOut", "0 of 2"), at("RolloutWithoutSpare", "1 of 2")) == [
         ("Warning", "RolloutWithoutSpare", "1 of 2")
     ]
-    assert _events(at("RolloutWithoutSpare", "1 of 2"), at("RolloutWithoutSpare", "2 of 2")) == []
+    assert events_of(at("RolloutWithoutSpare", "1 of 2"), at("RolloutWithoutSpare", "2 of 2")) == []
 
 
 def test_a_pool_shows_its_revision_since_when_and_the_last_that_was_whole() -> None:

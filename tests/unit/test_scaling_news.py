@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gemma_operator.scaling.decision import Decision, Finding, Kind, Reason, Terms
-from gemma_operator.scaling.news import is_news
+from gemma_operator.scaling.memory import Learned
+from gemma_operator.scaling.news import is_lesson, is_news
 from gemma_operator.scaling.observation import Metrics
 from gemma_operator.scaling.verdict import Evidence, Judgement, Verdict
 
@@ -51,3 +52,33 @@ def test_a_trickle_is_no_news() -> None:
     """A request now and then moves every share, and nothing that matters."""
     little = replace(SHOWN, terms=Terms(requests=0.02, level=0.01, capacity=0.8), p95=0.1)
     assert not is_news(little, replace(little, terms=Terms(requests=0.2, level=0.05, capacity=0.8), p95=0.14))
+
+
+LEARNED = Learned(
+    correction=0.9, chance=0.02, rises=((0, 700.0), (100, 60.0)), heights=((150, 700.0), (160, 60.0)), hours=(2.0,) * 24
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "lesson"),
+    [
+        ({}, False),
+        ({"correction": 0.91, "chance": 0.021, "hours": (2.2,) * 24}, False),
+        ({"rises": ((0, 900.0), (100, 80.0)), "heights": ((150, 900.0), (160, 80.0))}, False),
+        ({"correction": 0.93}, True),
+        ({"cut_at": 100.0, "too_high": 0.95}, True),
+        ({"hours": (2.0,) * 23 + (3.0,)}, True),
+        ({"lots": ((2000.0, 30.0),)}, True),
+        ({"rises": ((0, 700.0), (150, 60.0))}, True),
+        ({"heights": ((150, 1500.0), (160, 120.0))}, True),
+        ({"infeasible_until": 5000.0}, True),
+    ],
+    ids=str,
+)
+def test_what_was_learnt_is_written_where_it_would_decide_otherwise(change: dict[str, Any], lesson: bool) -> None:
+    assert is_lesson(LEARNED, replace(LEARNED, **change)) is lesson
+
+
+def test_a_first_lesson_is_one_and_nothing_learnt_is_none() -> None:
+    assert is_lesson(Learned(), LEARNED)
+    assert not is_lesson(Learned(), Learned())

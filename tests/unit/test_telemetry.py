@@ -19,9 +19,9 @@ POOL = {"namespace": "ns", "serving": "chat", "pool": "interactive"}
 def shown() -> dict[str, Metric]:
     """Two pools' figures, read over HTTP."""
     known = replace(decided(), plain={"gpus": 2.0, "ttft_p95_seconds": 1e-7})
+    batch = replace(known, plain={"gpus": 3.0}, labelled={})
     telemetry.pools.show(
-        {tuple(POOL.values()): known, ("ns", "chat", "batch"): replace(known, plain={"gpus": 3.0}, labelled={})},  # type: ignore[dict-item]
-        {("ns", "chat"): 8},
+        lambda: {("ns", "chat", "interactive"): known, ("ns", "chat", "batch"): batch}, lambda: {("ns", "chat"): 8}
     )
     server = telemetry.serve(0, "127.0.0.1")
     try:
@@ -31,7 +31,7 @@ def shown() -> dict[str, Metric]:
     finally:
         server.shutdown()
         server.server_close()
-        telemetry.pools.show({}, {})
+        telemetry.pools.show(dict, dict)
     families = list(text_string_to_metric_families(text))
     names = [family.name for family in families]
     assert len(names) == len(set(names)), "Prometheus wants the lines of a metric together"

@@ -13,16 +13,18 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from gemma_operator.api.serving import GROUP, PLURAL, VERSION
+from gemma_operator.scaler import MEMORY_REFRESH_SECONDS
 from tools.cluster.console import ClusterError, say
 from tools.fleet.process import load_average
 from tools.fleet.world import SPEC, World, await_all, condition, is_current, namespace_of
 
 STEADY_SECONDS, SCRAPE_SECONDS, QUIET_SECONDS, APPLIES, POLL_SECONDS = 300, 30, 40, 20, 0.01
-"""Steady for the chart's `resyncSeconds`, in which every serving is looked at once."""
+"""Steady for the chart's `resyncSeconds`, in which every serving is compared once with what its last look saw."""
 
 
 def measure(count: int, folder: Path) -> dict[str, float]:
@@ -31,7 +33,7 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     with World(f"fleet-{count}", folder) as world:
         world.create(range(count))
         row |= _cold(world, count)
-        for part in (_settled, _steady, _applied, _warm):
+        for part in (_settled, _learnt, _steady, _applied, _warm):
             say(f"{count} servings: {row}")
             try:
                 row |= part(world, count)
@@ -53,7 +55,13 @@ def _cold(world: World, count: int) -> dict[str, float]:
     made = world.count("deployments")
     assert made == 2 * count, f"{made} Deployments of {2 * count}"
     assert operator.healthy()
-    return {"cold s": seconds, "cold CPU s": world.usage().cpu_seconds, "cold RSS MiB": world.usage().rss_mib}
+    return {
+        "cold s": seconds,
+        "cold CPU s": world.usage().cpu_seconds,
+        "cold RSS MiB": world.usage().rss_mib,
+        "cold requests per serving": len(world.requests()) / count,
+        "cold looks per serving": _reconciles(world.metrics()) / count,
+    }
 
 
 def _settled(world: World, count: int) -> dict[str, float]:
@@ -61,11 +69,17 @@ def _settled(world: World, count: int) -> dict[str, float]:
     return {"seconds from Ready to rest": _rest(world)}
 
 
+def _learnt(world: World, _: int) -> dict[str, float]:
+    """Wait until what each pool has learnt at first is written down."""
+    time.sleep(MEMORY_REFRESH_SECONDS)
+    return {"seconds from lessons to rest": _rest(world)}
+
+
 def _rest(world: World) -> float:
     """Wait until nothing has been written for a while; returns for how long something was."""
     started, before, since = time.monotonic(), -1, time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
-        if (now := world.writes()) != before:
+        if (now := len(world.writes())) != before:
             before, since = now, time.monotonic()
         if time.monotonic() - started > 300:
             raise TimeoutError(f"the operator has not come to rest: {now} writes")
@@ -87,12 +101,14 @@ def _steady(world: World, _: int) -> dict[str, float]:
     cpu = world.usage().cpu_seconds - before.cpu_seconds
     queries = world.queries - queries
     after = world.metrics()
+    written = world.writes()[len(writes) :]
+    say(f"written at rest: {Counter(told.rpartition(' ')[0] for told in written)} {written[:20]}")
     ticks = after["gemma_operator_tick_seconds_count"] - metrics["gemma_operator_tick_seconds_count"]
     tick_seconds = after["gemma_operator_tick_seconds_sum"] - metrics["gemma_operator_tick_seconds_sum"]
     looks = _reconciles(after) - _reconciles(metrics)
     return {
         "steady CPU of a core %": 100 * cpu / passed,
-        "steady writes": world.writes() - writes,
+        "steady writes": len(written),
         "steady looks per s": looks / passed,
         "tick s": tick_seconds / max(1, ticks),
         "Prometheus queries per tick": queries / max(1, ticks),
@@ -147,14 +163,14 @@ def _warm(world: World, count: int) -> dict[str, float]:
     assert world.operator is not None
     _rest(world)
     world.operator.stop()
-    writes = world.writes()
+    writes = len(world.writes())
     started = time.monotonic()
     world.start()
     await_all("servings are looked at", lambda: int(_reconciles(world.metrics())), count + APPLIES, 900)
     return {
         "restart s": time.monotonic() - started,
         "restart CPU s": world.usage().cpu_seconds,
-        "restart writes": world.writes() - writes,
+        "restart writes": len(world.writes()) - writes,
     }
 
 

@@ -113,12 +113,16 @@ class World:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._ended.set()
-        self._looking.join()
+        self.stop_looking()
         if self.operator is not None and self.operator.is_running():
             self.operator.stop()
         self._serving.__exit__(kind, error, tb)
         self.plane.__exit__(kind, error, tb)
+
+    def stop_looking(self) -> None:
+        """No list of Pods any more: without an operator nobody asks for their counters."""
+        self._ended.set()
+        self._looking.join()
 
     def _look_for_ever(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -184,18 +188,29 @@ class World:
         group = "/apis/apps/v1" if kind == "deployments" else "/api/v1"
         return len(self.api.get(f"{group}/{kind}?labelSelector={OURS}&resourceVersion=0")["items"])
 
-    def writes(self) -> int:
-        """Writes of the operator until now by the audit log, its Lease left out."""
-        return sum(1 for _ in self._writes())
+    def writes(self) -> list[str]:
+        """Writes of the operator until now by the audit log, its Lease left out: verb, kind and name."""
+        return list(
+            self._requests(('"verb":"create"', '"verb":"update"', '"verb":"patch"', '"verb":"delete"'), "dryRun")
+        )
 
-    def _writes(self) -> Iterator[dict[str, Any]]:
+    def requests(self) -> list[str]:
+        """Requests of the operator until now by the audit log, its Lease left out."""
+        return list(self._requests(("",), '"leases"'))
+
+    def _requests(self, any_of: Iterable[str], without: str) -> Iterator[str]:
         with self.plane.audit_log.open() as log:
             for line in log:
-                if '"gemma-operator/' not in line or '"leases"' in line or "dryRun" in line:
+                if '"gemma-operator/' not in line or '"leases"' in line or without in line:
+                    continue
+                if not any(part in line for part in any_of):
                     continue
                 entry = json.loads(line)
-                if entry["stage"] == "ResponseComplete" and entry["verb"] in ("create", "update", "patch", "delete"):
-                    yield entry
+                if entry["stage"] == "ResponseComplete":
+                    about = entry.get("objectRef", {})
+                    what = "/".join(part for part in (about.get("resource"), about.get("subresource")) if part)
+                    verb = f"dry-{entry['verb']}" if "dryRun" in entry["requestURI"] else entry["verb"]
+                    yield f"{verb} {what} {about.get('namespace', '')}/{about.get('name', '')}"
 
 
 def condition(serving: dict[str, Any], kind: str) -> str:

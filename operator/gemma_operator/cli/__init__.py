@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(_: argparse.Namespace) -> int:
     from gemma_operator.app import WatchDied, run  # kopf and kubernetes take 0.5 s that the other commands don't need
-    from gemma_operator.cluster import NoCluster
+    from gemma_operator.connection import NoCluster
 
     try:
         asyncio.run(run(read_settings()))

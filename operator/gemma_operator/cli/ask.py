@@ -22,7 +22,8 @@ def ask(question: Callable[[Cluster], Awaitable[T]], what: str, who: str) -> T:
     from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
     from urllib3.exceptions import HTTPError
 
-    from gemma_operator.cluster import Cluster, NoCluster, Refused, connect
+    from gemma_operator.cluster import Cluster, Refused
+    from gemma_operator.connection import NoCluster, connect
 
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news for who gets one clear line
     try:
@@ -46,7 +47,7 @@ def namespace() -> str:
     """The kubeconfig's namespace."""
     from kubernetes import config
 
-    from gemma_operator.cluster import UNUSABLE
+    from gemma_operator.connection import UNUSABLE
 
     try:
         _, active = config.list_kube_config_contexts()

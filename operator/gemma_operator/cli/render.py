@@ -85,7 +85,8 @@ def explanation(serving: GemmaServing, want: Desired) -> str:
 
 
 async def _diff(servings: Iterable[GemmaServing], defaults: Defaults) -> int:
-    from gemma_operator.cluster import Cluster, NoCluster, Refused, connect
+    from gemma_operator.cluster import Cluster, Refused
+    from gemma_operator.connection import NoCluster, connect
 
     try:
         cluster = Cluster(connect("render"))

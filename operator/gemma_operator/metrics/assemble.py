@@ -68,7 +68,10 @@ def _required(series: Mapping[str, _Series], wanted: tuple[str, ...]) -> _Series
 
 def _pick(series: Mapping[str, _Series], wanted: tuple[str, ...]) -> _Series:
     """The series under the newest name that is there."""
-    return next((series[name] for name in wanted if name in series), [])
+    for name in wanted:
+        if name in series:
+            return series[name]
+    return []
 
 
 def _is_count(value: float) -> bool:
@@ -76,8 +79,12 @@ def _is_count(value: float) -> bool:
 
 
 def _sum(found: _Series) -> float | None:
-    values = [value for _, value in found]
-    return sum(values) if values and all(map(_is_count, values)) else None
+    total = 0.0
+    for _, value in found:
+        if not 0 <= value < math.inf:
+            return None
+        total += value
+    return total if found else None
 
 
 def _highest(found: _Series) -> float | None:

@@ -13,6 +13,7 @@ from gemma_operator.scaling.observation import Observation
 from gemma_operator.scaling.pool import Fleet, Policy
 from gemma_operator.scaling.profile import Profile, Rates
 from gemma_operator.scaling.schedule import scheduled_floor
+from gemma_operator.scaling.verdict import columns
 
 FAST_SECONDS = 60.0
 LEVEL_SECONDS = 300.0
@@ -36,32 +37,34 @@ def measure(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now
     if (rates := seen.rates) is None:
         return None
     work = policy.profile.work(rates)
-    each = _each(policy.profile, work * seen.seconds, rates.requests * seen.seconds, memory.moments, now)
+    recent = within(memory.moments, now - LEVEL_SECONDS)
+    each = _each(policy.profile, work * seen.seconds, rates.requests * seen.seconds, memory.moments, recent)
     # Engines count what they answer; what they couldn't is in the queue or was refused.
     demand = max(0.0, work + each * (seen.growth + seen.refused))
     if isinstance(seen.offered, float | int):
         demand = each * seen.offered
     engines = len(fleet.members)
-    moment = Moment(
+    media_share = policy.profile.media_share(rates)
+    level = _mean(recent, demand, seen.seconds)
+    fast = _mean(within(recent, now - FAST_SECONDS), demand, seen.seconds)
+    planned = max(fast, level + _headroom(memory.learned, level))
+    share = _media_share(recent, media_share, rates.requests, seen.seconds)
+    return Moment(
         at=now,
         seconds=seen.seconds,
         demand=demand,
         work=work,
-        level=0.0,
-        needed=0.0,
+        level=level,
+        needed=engines_for(policy, planned, share, memory.learned),
         requests=rates.requests,
         each=each,
-        media_share=policy.profile.media_share(rates),
+        media_share=media_share,
         engines=engines,
         ttft=seen.ttft,
         itl=seen.itl,
-        buckets=seen.buckets,
+        buckets=columns(seen.buckets),
         saturated=seen.waiting > QUEUE_PER_ENGINE * engines,
     )
-    moments = (*memory.moments, moment)
-    level = _mean(within(moments, now - LEVEL_SECONDS))
-    moment = replace(moment, level=level)
-    return replace(moment, needed=_engines_for(policy, (*memory.moments, moment), memory.learned, now))
 
 
 def work_per_request(profile: Profile, moments: tuple[Moment, ...]) -> float:
@@ -69,10 +72,11 @@ def work_per_request(profile: Profile, moments: tuple[Moment, ...]) -> float:
     return moments[-1].each if moments else profile.work(Rates(requests=1.0))
 
 
-def _each(profile: Profile, work: float, requests: float, moments: tuple[Moment, ...], now: float) -> float:
-    recent = within(moments, now - LEVEL_SECONDS)
-    work += sum(moment.work * moment.seconds for moment in recent)
-    requests += sum(moment.requests * moment.seconds for moment in recent)
+def _each(
+    profile: Profile, work: float, requests: float, moments: tuple[Moment, ...], recent: tuple[Moment, ...]
+) -> float:
+    work += sum([moment.work * moment.seconds for moment in recent])
+    requests += sum([moment.requests * moment.seconds for moment in recent])
     return work / requests if requests >= 1 else work_per_request(profile, moments)
 
 
@@ -81,30 +85,29 @@ def learn_demand(learned: Learned, memory: Memory, horizon: float, now: float) -
     newest = memory.moments[-1]
     after = within(memory.moments, now - horizon)
     before = memory.moments[len(memory.moments) - len(after) - 1] if len(after) < len(memory.moments) else None
+    rises, heights = learned.rises, learned.heights
     if before and memory.whole_since is not None and memory.whole_since <= before.at:
         demand, seconds = newest.demand, newest.seconds
-        learned = replace(
-            learned,
-            rises=headroom.learn(learned.rises, demand - before.level, demand, seconds),
-            heights=headroom.learn(learned.heights, demand, demand, seconds),
-        )
+        rises = headroom.learn(rises, demand - before.level, demand, seconds)
+        heights = headroom.learn(heights, demand, demand, seconds)
     hours, hour = list(learned.hours), int(now // 3600)
     if len(memory.moments) > 1 and int(memory.moments[-2].at // 3600) != hour:
         hours[hour % 24] /= 2
     hours[hour % 24] = max(hours[hour % 24], newest.level)
-    return replace(learned, hours=tuple(hours))
+    return replace(learned, rises=rises, heights=heights, hours=tuple(hours))
 
 
 def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: float) -> Terms:
     """The sum behind a decision."""
     moments = memory.moments
-    fast, recent = within(moments, now - FAST_SECONDS), within(moments, now - LEVEL_SECONDS)
+    recent = within(moments, now - LEVEL_SECONDS)
+    fast = _mean(within(recent, now - FAST_SECONDS))
     cold_start = fleet.cold_start_seconds
     share = _media_share(recent)
     found = Terms(
-        requests=_mean(fast) / each if (each := work_per_request(policy.profile, moments)) else 0.0,
+        requests=fast / each if (each := work_per_request(policy.profile, moments)) else 0.0,
         media_share=share,
-        fast=_mean(fast),
+        fast=fast,
         level=_mean(recent),
         operating_point=policy.profile.operating_point(share) if policy.ttft else policy.profile.batch_load,
         correction=memory.learned.correction,
@@ -157,23 +160,18 @@ def usual_need(policy: Policy, memory: Memory, now: float) -> int:
     return _ceil(engines_for(policy, peak, share, memory.learned))
 
 
-def _engines_for(policy: Policy, moments: tuple[Moment, ...], learned: Learned, now: float) -> float:
-    newest = moments[-1]
-    fast = _mean(within(moments, now - FAST_SECONDS))
-    planned = max(fast, newest.level + _headroom(learned, newest.level))
-    return engines_for(policy, planned, _media_share(within(moments, now - LEVEL_SECONDS)), learned)
-
-
 def _headroom(learned: Learned, level: float) -> float:
     return headroom.headroom(learned.rises, learned.heights, level, learned.chance)
 
 
-def _mean(moments: Iterable[Moment]) -> float:
-    """Mean demand over time."""
+def _mean(moments: Iterable[Moment], demand: float = 0.0, seconds: float = 0.0) -> float:
+    """Mean demand over time, with a newer tick's."""
     total = weight = 0.0
     for moment in moments:
         total += moment.demand * moment.seconds
         weight += moment.seconds
+    total += demand * seconds
+    weight += seconds
     return total / weight if weight else 0.0
 
 
@@ -186,11 +184,22 @@ def _surge(moments: tuple[Moment, ...], now: float) -> float:
     return mean - SURE * math.sqrt(2 * mean * latest[-1].each / seconds)
 
 
-def _media_share(moments: tuple[Moment, ...]) -> float:
-    requests = sum(moment.requests * moment.seconds for moment in moments)
-    if not requests:
-        return moments[-1].media_share if moments else 0.0
-    return sum(moment.media_share * moment.requests * moment.seconds for moment in moments) / requests
+def _media_share(
+    moments: tuple[Moment, ...], newest: float | None = None, requests: float = 0.0, seconds: float = 0.0
+) -> float:
+    """Media items per request, with a newer tick's."""
+    total = items = 0.0
+    for moment in moments:
+        total += moment.requests * moment.seconds
+        items += moment.media_share * moment.requests * moment.seconds
+    if newest is not None:
+        total += requests * seconds
+        items += newest * requests * seconds
+    if total:
+        return items / total
+    if newest is not None:
+        return newest
+    return moments[-1].media_share if moments else 0.0
 
 
 def _ceil(engines: float) -> int:

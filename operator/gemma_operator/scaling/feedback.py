@@ -165,8 +165,8 @@ def _fair(moments: tuple[Moment, ...], planned: float) -> tuple[Moment, ...]:
         for moment, last in zip(moments, before, strict=False)
         if moment.load <= planned and (last is None or last.load <= planned)
     ]
-    worst = sorted(calm, key=lambda moment: moment.ttft.misses_low)[-BURST_TICKS:]
-    return tuple(moment for moment in calm if moment not in worst)
+    worst = {id(moment) for moment in sorted(calm, key=lambda moment: moment.ttft.misses_low)[-BURST_TICKS:]}
+    return tuple([moment for moment in calm if id(moment) not in worst])
 
 
 def _missed(

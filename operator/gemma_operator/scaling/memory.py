@@ -10,9 +10,8 @@ from typing import Any
 
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.backlog import Lots
-from gemma_operator.scaling.counters import Buckets
 from gemma_operator.scaling.headroom import LEAST_CHANCE, Histogram
-from gemma_operator.scaling.verdict import Evidence
+from gemma_operator.scaling.verdict import Columns, Evidence
 
 VERSION = 3
 READABLE = (2, 3)
@@ -44,7 +43,7 @@ class Moment:
     engines: int
     ttft: Evidence
     itl: Evidence
-    buckets: Buckets
+    buckets: Columns
     saturated: bool
     """Requests wait: the engines answer all that they can. Refusals don't show that: limits cut queues short."""
 

@@ -1,4 +1,4 @@
-"""When a decision shows another picture than the one that is shown. Pure.
+"""When a decision shows another picture than the one that is shown, and when more was learnt than is written down. Pure.
 
 Measured values move all the time: writing each of them down costs a fleet of a thousand servings 33 writes a second for ever.
 """
@@ -6,11 +6,19 @@ Measured values move all the time: writing each of them down costs a fleet of a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 
+from gemma_operator.scaling import headroom
 from gemma_operator.scaling.decision import Decision
+from gemma_operator.scaling.memory import Learned
 
 SHARE = 0.25
 """A figure that moved by less than this share of itself shows the same picture."""
+LEAST_CORRECTION = 0.02
+LEAST_LOAD = 0.1
+"""Engine-seconds per second: what was learnt of less doesn't matter."""
+MORE = 2.0
+"""The same, seen in so many times as many requests, is more: it isn't forgotten as soon."""
 
 
 def is_news(shown: Decision, new: Decision) -> bool:
@@ -19,6 +27,30 @@ def is_news(shown: Decision, new: Decision) -> bool:
         _has_moved(before, after, least)
         for (before, least), (after, _) in zip(_figures(shown), _figures(new), strict=True)
     )
+
+
+def is_lesson(written: Learned, learned: Learned) -> bool:
+    """True where a restart that reads what is `written` would decide otherwise than by what has been learnt since."""
+    return (
+        _facts(written) != _facts(learned)
+        or abs(written.correction - learned.correction) > LEAST_CORRECTION
+        or not 1 / MORE < _weight(learned) / _weight(written) < MORE
+        or any(map(_has_moved, _loads(written), _loads(learned), repeat(LEAST_LOAD)))
+    )
+
+
+def _facts(learned: Learned) -> tuple[object, ...]:
+    return learned.too_high, learned.cut_at, learned.trial, learned.infeasible_until, learned.lots
+
+
+def _weight(learned: Learned) -> float:
+    return max(1.0, sum(weight for _, weight in learned.heights))
+
+
+def _loads(learned: Learned) -> tuple[float, ...]:
+    """What headroom and the usual need of an hour are made from."""
+    rises = headroom.quantile(learned.rises, learned.chance)
+    return rises, headroom.quantile(learned.heights, headroom.LEAST_CHANCE), *learned.hours
 
 
 def _outcome(decision: Decision) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from gemma_operator.scaling.counters import Buckets, EngineCounters, Missing, MissingReason, PoolId, Reading
 from gemma_operator.scaling.difference import Increase, increase, is_sound, since_start
@@ -182,25 +183,24 @@ def _pool(
     # A new Pod gets its first scrapes in peace.
     expected = sum(m.uid in usable or now - m.joined_at > FRESH_SECONDS for m in fleet.members)
     coverage = len(usable) / expected if expected else 0.0
-    blind = Observation(
-        Metrics.BLIND,
-        coverage,
-        _why(pool, fleet, members, fresh, len(usable), expected, reading, now),
-        waiting=sum(seen.sample.waiting for seen in fresh.values()),
-        running=sum(seen.sample.running for seen in fresh.values()),
+    observed = partial(
+        Observation,
+        coverage=coverage,
+        missing=_why(pool, fleet, members, fresh, len(usable), expected, reading, now),
+        waiting=sum([seen.sample.waiting for seen in fresh.values()]),
+        running=sum([seen.sample.running for seen in fresh.values()]),
         backlog=None if isinstance(reading, Missing) else reading.backlog.get(pool),
         offered=None if isinstance(reading, Missing) else reading.offered.get(pool),
     )
     if isinstance(reading, Missing) or coverage < LEAST_COVERAGE:
-        return blind
+        return observed(Metrics.BLIND)
     known = list(usable.values())
     # A lent engine takes its share of the requests from its first second on, and is seen two samples later.
     guests = sum(m.lent and m.uid not in usable and now - m.joined_at <= FRESH_SECONDS for m in fleet.members)
     share = len(known) / (expected + guests)
     grown = [seen.last for seen in fresh.values() if seen.last and seen.is_new]
-    return replace(
-        blind,
-        metrics=Metrics.FULL if coverage >= 1 else Metrics.PARTIAL,
+    return observed(
+        Metrics.FULL if coverage >= 1 else Metrics.PARTIAL,
         seconds=max((one.seconds for one in grown), default=0.0),
         rates=_rates(known, share) if grown else None,
         refused=sum(one.rejected / one.seconds for one in known) / share,
@@ -250,10 +250,8 @@ def _why(
 def _rates(grown: list[Increase], coverage: float) -> Rates:
     def total(value: Callable[[Increase], float | None]) -> float | None:
         """Sum of the rates, scaled up to the engines that don't export it or aren't seen."""
-        known = [(one, number) for one in grown if (number := value(one)) is not None]
-        if not known:
-            return None
-        return sum(number / one.seconds for one, number in known) * len(grown) / len(known) / coverage
+        known = [number / one.seconds for one in grown if (number := value(one)) is not None]
+        return sum(known) * len(grown) / len(known) / coverage if known else None
 
     return Rates(
         requests=total(lambda one: one.answered) or 0.0,

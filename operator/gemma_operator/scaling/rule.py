@@ -14,7 +14,7 @@ from gemma_operator.scaling.decision import Decision, Reason, Terms
 from gemma_operator.scaling.memory import Down, Memory, Moment, resume, within
 from gemma_operator.scaling.observation import Metrics, Observation
 from gemma_operator.scaling.pool import Fleet, Mode, Policy
-from gemma_operator.scaling.verdict import Judgement, Verdict, add, quantile
+from gemma_operator.scaling.verdict import Judgement, Verdict, add_columns, quantile
 
 SETTLED_SECONDS = 60.0
 """What younger engines measure is their warm-up."""
@@ -274,4 +274,4 @@ def _message(fleet: Fleet, change: _Change, is_dry: bool) -> str:
 
 def _p95(moments: tuple[Moment, ...], judgement: Judgement | None, now: float) -> float | None:
     seconds = judgement.seconds if judgement else feedback.LONG_SECONDS
-    return quantile(add(moment.buckets for moment in within(moments, now - seconds)), 0.95)
+    return quantile(add_columns([moment.buckets for moment in within(moments, now - seconds)]), 0.95)
