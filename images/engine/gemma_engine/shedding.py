@@ -23,7 +23,7 @@ from typing import Any
 from .arrivals import Message, asks_the_engine
 
 LONGEST = 60
-"""Seconds of Retry-After. OpenAI's client waits two minutes at most (2.x, _constants.py), and gives up on more."""
+"""Seconds of Retry-After. OpenAI's client for Python waits two minutes at most (3.57, _constants.py), and gives up on more."""
 
 OF_THE_BODY = (b"content-type", b"content-length")
 
