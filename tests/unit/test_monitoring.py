@@ -54,11 +54,11 @@ def operator() -> str:
     shown = type(known)({**everything, **known.plain}, known.labelled)
     telemetry.reconciles.labels("ok").inc(0)
     telemetry.writes.labels("apply", "Deployment").inc(0)
-    telemetry.pools.show({("ns", "chat", "interactive"): shown}, {("ns", "chat"): 8})
+    telemetry.pools.show(lambda: {("ns", "chat", "interactive"): shown}, lambda: {("ns", "chat"): 8})
     try:
-        return telemetry.exposition().decode()
+        return b"".join(telemetry.exposition()).decode()
     finally:
-        telemetry.pools.show({}, {})
+        telemetry.pools.show(dict, dict)
 
 
 @pytest.fixture(scope="module")
