@@ -108,26 +108,32 @@ class Pools:
         """What gives the `figures` of each pool, and the `budgets`: GPUs of the servings that have one."""
         self._figures, self._budgets = figures, budgets
 
-    def lines(self) -> Iterator[str]:
-        """Every figure in Prometheus' text format."""
+    def gauges(self) -> Iterator[str]:
+        """Every figure in Prometheus' text format, a gauge at a time: all of them at once are 40 MB."""
         shown = [(_labels(POOL_LABELS, pool), known) for pool, known in self._figures().items()]
         for name, text in POOL_GAUGES.items():
-            yield from _head(f"gemma_operator_{name}", text)
-            for labels, known in shown:
-                if name in known.plain:
-                    yield f"gemma_operator_{name}{{{labels}}} {known.plain[name]}\n"
+            yield _gauge(
+                f"gemma_operator_{name}",
+                text,
+                [(labels, known.plain[name]) for labels, known in shown if name in known.plain],
+            )
         for name, (label, text) in LABELLED_GAUGES.items():
-            yield from _head(f"gemma_operator_{name}", text)
-            for labels, known in shown:
-                for value, number in known.labelled.get(name, {}).items():
-                    yield f'gemma_operator_{name}{{{labels},{label}="{value}"}} {number}\n'
-        yield from _head(BUDGET, "GPUs that the pools of a serving may have together.")
-        for serving, budget in self._budgets().items():
-            yield f"{BUDGET}{{{_labels(SERVING_LABELS, serving)}}} {budget}\n"
+            yield _gauge(
+                f"gemma_operator_{name}",
+                text,
+                [
+                    (f'{labels},{label}="{value}"', number)
+                    for labels, known in shown
+                    for value, number in known.labelled.get(name, {}).items()
+                ],
+            )
+        budgets = [(_labels(SERVING_LABELS, serving), budget) for serving, budget in self._budgets().items()]
+        yield _gauge(BUDGET, "GPUs that the pools of a serving may have together.", budgets)
 
 
-def _head(name: str, text: str) -> tuple[str, str]:
-    return f"# HELP {name} {text}\n", f"# TYPE {name} gauge\n"
+def _gauge(name: str, text: str, samples: list[tuple[str, float]]) -> str:
+    lines = "".join([f"{name}{{{labels}}} {number}\n" for labels, number in samples])
+    return f"# HELP {name} {text}\n# TYPE {name} gauge\n{lines}"
 
 
 def _labels(names: Iterable[str], values: Iterable[str]) -> str:
@@ -137,17 +143,19 @@ def _labels(names: Iterable[str], values: Iterable[str]) -> str:
 pools = Pools()
 
 
-def exposition() -> bytes:
-    """All of the operator's metrics in Prometheus' text format."""
-    return generate_latest(REGISTRY) + "".join(pools.lines()).encode()
+def exposition() -> Iterator[bytes]:
+    """All of the operator's metrics in Prometheus' text format, in parts."""
+    yield generate_latest(REGISTRY)
+    for gauge in pools.gauges():
+        yield gauge.encode()
 
 
 def serve(port: int, host: str = "0.0.0.0") -> WSGIServer:
     """Serve the metrics over HTTP at `port`, at any path. Raises OSError where the port is taken."""
 
-    def answer(_: Any, start_response: Any) -> list[bytes]:
+    def answer(_: Any, start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", [("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)])
-        return [exposition()]
+        return exposition()
 
     server = make_server(host, port, answer, ThreadingWSGIServer, _Silent)
     threading.Thread(target=server.serve_forever, daemon=True).start()

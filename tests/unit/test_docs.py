@@ -120,7 +120,7 @@ def test_every_condition_reason_and_metric_is_documented() -> None:
     )
     assert [kind for kind in TYPES if f"`{kind}`" not in readme] == []
     assert [reason for reason in (*Reason, *Kind, *MissingReason) if f"`{reason}`" not in scaling] == []
-    exposed = set(re.findall(r"^# TYPE (\w+?) ", telemetry.exposition().decode(), re.M))
+    exposed = set(re.findall(r"^# TYPE (\w+?) ", b"".join(telemetry.exposition()).decode(), re.M))
     assert set(re.findall(r"^\| `(\w+)`", metrics, re.M)) == exposed
 
 

@@ -56,7 +56,7 @@ def operator() -> str:
     telemetry.writes.labels("apply", "Deployment").inc(0)
     telemetry.pools.show(lambda: {("ns", "chat", "interactive"): shown}, lambda: {("ns", "chat"): 8})
     try:
-        return telemetry.exposition().decode()
+        return b"".join(telemetry.exposition()).decode()
     finally:
         telemetry.pools.show(dict, dict)
 

@@ -306,7 +306,7 @@ async def test_after_a_restart_no_target_is_made_up(fixture: Fixture) -> None:
 def values(name: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(telemetry.exposition().decode())
+        for family in text_string_to_metric_families(b"".join(telemetry.exposition()).decode())
         for sample in family.samples
         if sample.name == name
     }
