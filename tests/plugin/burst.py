@@ -13,7 +13,8 @@ from tests.engine.server import Server
 from tests.plugin.server import values
 
 CHAT = "/v1/chat/completions"
-LIMIT = "--max-num-queued-tokens=1000"
+LIMIT = ["--max-num-queued-tokens=100", "--mm-processor-cache-gb=0"]
+"""So tight that even golden requests are let in one at a time; with a cache, what was refused fails once when it comes again."""
 LONG = "word " * 1200
 """A prompt that alone fills the limit: while it waits, every other is refused."""
 PROMPTS: dict[str, dict[str, Any]] = {

@@ -171,6 +171,27 @@ def test_the_golden_requests_are_under_way_at_once(engine: Engine, server: probe
     assert ready(server, tmp_path) == ""
 
 
+def test_a_tight_limit_on_the_queue_gets_the_golden_requests_one_by_one(
+    engine: Engine, server: probe.Server, tmp_path: Path
+) -> None:
+    """All three at once are more than it lets wait; one that is refused alone, too, tells of an engine that is full."""
+    meeting, chat = threading.Barrier(3), engine.chat
+    first = threading.Lock()
+
+    def tight(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if len(engine.asked) >= 3:
+            return chat(body)
+        engine.asked.append("at once")
+        meeting.wait(server.seconds)
+        return chat(body) if first.acquire(blocking=False) else (503, {"error": {"message": "backlog limit"}})
+
+    engine.chat = tight  # type: ignore[method-assign]
+    assert ready(server, tmp_path) == ""
+    assert len(engine.asked) == 6
+    engine.chat, engine.refused = chat, {"image": (503, "backlog limit")}  # type: ignore[method-assign]
+    assert "golden image request was refused with 503: " in ready(server, tmp_path, canary=True)
+
+
 def test_of_several_troubles_the_first_kinds_is_told(engine: Engine, server: probe.Server, tmp_path: Path) -> None:
     engine.refused = {"video": (500, "b"), "image": (500, "a")}
     assert "golden image request was refused" in ready(server, tmp_path)

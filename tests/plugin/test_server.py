@@ -35,7 +35,7 @@ MODEL = "google/gemma-4-E4B-it"
 
 def start(tmp: Path, *flags: str, **more: str) -> Any:
     home = PluginHome(HOME, more)
-    return serving(home, ["--model", home.model, "--served-model-name", MODEL, LIMIT, *FLAGS, *flags], MODEL, tmp)
+    return serving(home, ["--model", home.model, "--served-model-name", MODEL, *LIMIT, *FLAGS, *flags], MODEL, tmp)
 
 
 def jpeg(width: int, height: int, seed: int) -> str:

@@ -60,6 +60,14 @@ def test_the_classes_differ_as_the_design_says() -> None:
     assert "--mm-processor-cache-gb" not in batch
 
 
+def test_what_is_refused_is_kept_in_no_cache_of_media_unless_somebody_asks_for_one() -> None:
+    """One half of the cache would know it, the other not, and it would fail once when it comes again (vLLM 0.32, seen)."""
+    full = {"admission": {"enabled": True}, "prefixCaching": {"enabled": True}}
+    for more, size in (({}, "0"), ({"encoder": {"processorCacheGb": 2}}, "2")):
+        args = argv(serving({"interactive": {**full, **more}}), "interactive")
+        assert value_after(args, "--mm-processor-cache-gb") == size
+
+
 def test_a_flag_that_the_engine_does_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = {name: flag for name, flag in known_flags((0, 32, 0)).items() if name != "--shutdown-timeout"}
     monkeypatch.setattr("gemma_operator.engine.commandline.known_flags", lambda version: fewer)

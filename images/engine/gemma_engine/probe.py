@@ -51,6 +51,10 @@ class NotUp(NotReady):
     """Nothing listens: the server is still on its way, and its own log says how far."""
 
 
+class Full(NotReady):
+    """A limit on the queue turned a request away."""
+
+
 @dataclass(frozen=True)
 class Server:
     url: str
@@ -149,9 +153,18 @@ def encoder_checked(metrics: str) -> None:
 def answered_canaries(server: Server, model: str) -> list[str]:
     """The kinds of golden requests that were answered; text is one always, media may be turned off in the server."""
     parts: dict[str, list[dict[str, object]]] = {"text": [], "image": [image_part()], "video": [video_part()]}
+    ask = partial(answered, server, model)
+
+    def or_full(kind: str) -> bool | None:
+        try:
+            return ask(kind, parts[kind])
+        except Full:
+            return None
+
     with ThreadPoolExecutor(len(parts)) as together:
-        found = list(together.map(partial(answered, server, model), parts, parts.values()))
-    return [kind for kind, is_answered in zip(parts, found, strict=True) if is_answered]
+        found = dict(zip(parts, together.map(or_full, parts), strict=True))
+    # A tight limit on the queue (--max-num-queued-tokens) lets in one at a time.
+    return [kind for kind in parts if (ask(kind, parts[kind]) if found[kind] is None else found[kind])]
 
 
 def answered(server: Server, model: str, kind: str, media: list[dict[str, object]]) -> bool:
@@ -170,7 +183,8 @@ def answered(server: Server, model: str, kind: str, media: list[dict[str, object
         why = error.read().decode(errors="replace")
         if kind != "text" and error.code == 400 and re.search(r"[Aa]t most 0 |not (a multimodal|support)", why):
             return False
-        raise NotReady(f"the golden {kind} request was refused with {error.code}: {why[:300]}") from error
+        refusal = Full if error.code == 503 else NotReady
+        raise refusal(f"the golden {kind} request was refused with {error.code}: {why[:300]}") from error
     tokens = [token["token"] for token in choice["logprobs"]["content"]]
     if not tokens or all(token == PAD for token in tokens):
         raise NotReady(f"the golden {kind} request was answered with padding only: the weights or a kernel are broken")

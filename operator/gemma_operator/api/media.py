@@ -92,4 +92,4 @@ class Encoder(ApiModel):
     (--ec-manager-config; needs engine.plugin and vLLM 0.28). As many as maxNumBatchedTokens where absent."""
     processor_cache_gb: Annotated[float, Field(ge=0, le=256)] | None = None
     """Memory for preprocessed media in GiB, per API server (--mm-processor-cache-gb); 0 where absent and prefix
-    caching is off, as unique media never hit it, 4 where it is on."""
+    caching is off, as unique media never hit it, or admission is on; else 4."""

@@ -190,6 +190,9 @@ def _encoder(view: PoolView) -> Iterator[Setting]:
             ("0",),
             "rule: unique media never hit the cache, it only costs memory (seeds/000)",
         )
+    elif view.pool.sheds:
+        why = "rule: a request that is refused leaves its media in a cache of two halves in one alone; when they come again they fail once"
+        yield Setting("--mm-processor-cache-gb", ("0",), f"{why} (vLLM 0.32, seen)")
     if (graphs := encoder.cuda_graphs) and graphs.enabled:
         config = {
             "cudagraph_mm_encoder": True,
