@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import socket
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -366,3 +368,21 @@ def test_a_real_prometheus_scraping_a_real_exporter_by_two_jobs(tmp_path: Path) 
     finally:
         exporter.shutdown()
         thread.join()
+
+
+def test_an_answer_goes_with_its_last_reader() -> None:
+    """Each of a large fleet's is 20 MB: what waits for the collector is dozens of them."""
+    seen: list[weakref.ref[Any]] = []
+    with scripted_prometheus() as server:
+        client = PrometheusClient(Access(server.url))
+        client._connection._session.hooks["response"].append(
+            lambda response, *_, **__: seen.append(weakref.ref(response))
+        )
+        client.begin()
+        gc.collect()
+        gc.disable()
+        try:
+            client.query(COUNTERS_QUERY)
+            assert [answer() for answer in seen] == [None]
+        finally:
+            gc.enable()

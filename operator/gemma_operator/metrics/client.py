@@ -124,9 +124,16 @@ def _raise_for_refusal(response: requests.Response, *_: Any, **__: Any) -> None:
         raise _Refused(f"HTTP {response.status_code} {said}")
 
 
-def _read_fast(response: requests.Response, *_: Any, **__: Any) -> None:
+class _Answer(requests.Response):
     """Of 2,000 engines it is 20 MB: this reader takes half the time, and keeps each label once."""
-    response.json = lambda **_: from_json(response.content)  # type: ignore[method-assign]
+
+    def json(self, **_: Any) -> Any:
+        return from_json(self.content)
+
+
+def _read_fast(response: requests.Response, *_: Any, **__: Any) -> None:
+    # A method of its own would keep the answer alive with itself, until the collector comes.
+    response.__class__ = _Answer
 
 
 def _without_credentials(url: str) -> str:
