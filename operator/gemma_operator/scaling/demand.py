@@ -46,16 +46,19 @@ def measure(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now
     engines = len(fleet.members)
     media_share = policy.profile.media_share(rates)
     level = _mean(recent, demand, seen.seconds)
-    fast = _mean(within(recent, now - FAST_SECONDS), demand, seen.seconds)
-    planned = max(fast, level + _headroom(memory.learned, level))
-    share = _media_share(recent, media_share, rates.requests, seen.seconds)
+    needed = 0.0  # of a pool without objective, the work that waits says
+    if policy.ttft:
+        fast = _mean(within(recent, now - FAST_SECONDS), demand, seen.seconds)
+        planned = max(fast, level + _headroom(memory.learned, level))
+        share = _media_share(recent, media_share, rates.requests, seen.seconds)
+        needed = engines_for(policy, planned, share, memory.learned)
     return Moment(
         at=now,
         seconds=seen.seconds,
         demand=demand,
         work=work,
         level=level,
-        needed=engines_for(policy, planned, share, memory.learned),
+        needed=needed,
         requests=rates.requests,
         each=each,
         media_share=media_share,
