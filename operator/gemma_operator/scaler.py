@@ -36,6 +36,8 @@ STATUS_REFRESH_SECONDS = 30
 """How often the status may be renewed for measured values alone; they are where they have moved by a quarter."""
 MEMORY_REFRESH_SECONDS = 600
 """How often what was learnt is written down while nothing else changes, where it is another lesson: a restart loses no more than that."""
+APART_SECONDS = 0.01
+"""Between two of the looks that a tick asks for: a thousand at once would hold up whatever is created meanwhile."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
 """So many changes by somebody else in this time are no accident."""
 
@@ -144,8 +146,8 @@ class Scaler:
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
             try:
-                for key in await self.tick():
-                    await queue.add(key)
+                for number, key in enumerate(await self.tick()):
+                    await queue.add(key, number * APART_SECONDS)
             except Exception:
                 log.exception("scaler tick failed; replicas are held")
 

@@ -15,11 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from gemma_operator import telemetry
 from gemma_operator.api.serving import GemmaServing
 from gemma_operator.metrics.client import Access, PrometheusClient
+from gemma_operator.metrics.engines import EngineSource
 from gemma_operator.metrics.prometheus import PrometheusSource
 from gemma_operator.metrics.queries import Queries
 from gemma_operator.observe import PoolState
 from gemma_operator.pods import EnginePod
-from gemma_operator.scaler import MEMORY_REFRESH_SECONDS, Scaler
+from gemma_operator.scaler import APART_SECONDS, MEMORY_REFRESH_SECONDS, Scaler
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, Reading, Scrape
 from gemma_operator.scaling.decision import Decision, Reason
 from gemma_operator.scaling.memory import restore
@@ -325,3 +326,27 @@ async def test_the_operators_metrics_show_what_was_decided_and_nothing_of_what_i
     await fixture.ticks(1)
     assert not values("gemma_operator_desired_replicas")
     assert not values("gemma_operator_scaling_term")
+
+
+async def test_looks_of_one_tick_leave_room_between_them_for_what_is_new() -> None:
+    asked: list[tuple[str, float]] = []
+    done = asyncio.Event()
+
+    class Queue(WorkQueue):
+        async def add(self, key: tuple[str, str], delay_seconds: float = 0.0) -> None:
+            asked.append((key[1], delay_seconds))
+            if len(asked) == 3:
+                done.set()
+
+    class Fleet(Scaler):
+        async def tick(self) -> list[tuple[str, str]]:
+            return [("ns", "a"), ("ns", "b"), ("ns", "c")]
+
+    async def nothing(_: tuple[str, str]) -> None:
+        return None
+
+    scaler = Fleet(EngineSource(), read_settings({"GEMMA_SCALING_TICK_SECONDS": "0.01"}))
+    running = asyncio.create_task(scaler.run(Queue(nothing)))
+    await asyncio.wait_for(done.wait(), 30)
+    running.cancel()
+    assert asked[:3] == [("a", 0.0), ("b", APART_SECONDS), ("c", 2 * APART_SECONDS)]
