@@ -9,7 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
@@ -29,7 +29,6 @@ from gemma_operator.plan import SCALER
 log = logging.getLogger(__name__)
 Object = dict[str, Any]
 Objects = list[Object]
-Written = TypeVar("Written", Object, "Object | None")
 _TIMEOUT = (5, 20)  # seconds to connect, to answer
 # The client's own objects around an answer cost twice the time of reading it.
 _PLAIN = {"serialize": False, "_request_timeout": _TIMEOUT}
@@ -165,10 +164,15 @@ class Cluster:
             except (ApiException, DynamicApiError):
                 return ""
 
-    async def apply(self, body: Object, dry_run: bool = False) -> Object:
-        """Server-side apply as the operator's field manager; returns the object as it now stands. Raises Refused."""
+    async def apply(self, body: Object, dry_run: bool = False, is_new: bool = False) -> Object:
+        """Server-side apply as the operator's field manager; returns the object as it now stands. Raises Refused.
+
+        `is_new`: it is known not to be there yet. Else nothing may be changed by it, and its version may be another's.
+        """
         applied = await self._apply(body, MANAGER, dry_run=dry_run)
-        return applied if dry_run else self._remember(applied)
+        if is_new and not dry_run:
+            self._remember(applied)
+        return applied
 
     async def scale(self, namespace: str, name: str, replicas: int) -> None:
         """Set `spec.replicas` of a Deployment, as the scaler's field manager. Raises Refused."""
@@ -230,14 +234,13 @@ class Cluster:
         """Replace our part of the status of a GemmaServing; returns it as it then stands, None where it is gone."""
         meta = {"name": name, "namespace": namespace}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
-        return self._remember(
-            await self._write(
-                "status",
-                KIND,
-                namespace,
-                lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False),
-            )
+        written = await self._write(
+            "status", KIND, namespace, lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False)
         )
+        # A version with a spec that the status doesn't speak of is news, though we made it.
+        if written and written["metadata"].get("generation") == status.get("observedGeneration"):
+            self._remember(written)
+        return written
 
     async def event(self, serving: Object, kind: str, reason: str, message: str, reporter: str) -> None:
         """Post an Event about a GemmaServing; `kind` is Normal or Warning. Never raises: an Event is a courtesy."""
@@ -284,12 +287,11 @@ class Cluster:
             return await self._call(request) or body
         return await self._write("apply", body["kind"], body["metadata"]["namespace"], request) or body
 
-    def _remember(self, written: Written) -> Written:
-        if written is not None:
-            self._own[written.get("metadata", {}).get("resourceVersion", "")] = None
+    def _remember(self, written: Object) -> None:
+        if version := written["metadata"].get("resourceVersion"):
+            self._own[version] = None
             while len(self._own) > _OWN_WRITES:
                 self._own.popitem(last=False)
-        return written
 
     def _patch(self, resource: Any, body: Object, manager: str, dry_run: bool) -> Any:
         query = [("fieldValidation", "Strict")] + ([("dryRun", "All")] if dry_run else [])

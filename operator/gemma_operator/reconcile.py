@@ -73,7 +73,7 @@ class Reconciler:
             if body is None or body["metadata"].get("deletionTimestamp"):
                 self._scaler.forget(key)
                 self._profiles.forget(key)
-                self.seen.drop(key)
+                self.seen.forget(key)
                 result = "gone"
                 return None
             new, read = await self._converge(body)
@@ -105,6 +105,8 @@ class Reconciler:
             want = desired(serving, self._settings.defaults)
             profiles = await self._profiles.read(serving, want.engines)
             self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders)
+            # Whatever hinders the rest of this look: a hung engine answers nobody.
+            await self._restart_hung(body)
             scaling = self._scaler.scaling((serving.namespace, serving.name))
             targets = _targets(serving, states, scaling, old.get("pools", {}))
             stuck = {pool: crowded(alive, time.time()) for pool, alive in pods_by_pool(pods).items()}
@@ -116,9 +118,7 @@ class Reconciler:
             refuse_kept({one.pool: one.kept for one in steps.waiting if one.is_asked}, self._settings.defaults)
             if steps.scale:
                 await self._mark(serving.namespace, scaling)
-            if await self._restart_hung(body):
-                scaling = self._scaler.scaling((serving.namespace, serving.name))
-            children = [*children, *await self._carry_out(serving, steps)]
+            children = [*children, *await self._carry_out(serving, steps, children)]
             if await self._flip(body, scaling):
                 scaling = self._scaler.scaling((serving.namespace, serving.name))
             ways = await self._open(serving, want.ways, entries)
@@ -185,16 +185,16 @@ class Reconciler:
         found = await asyncio.gather(*(self._cluster.get(*place) for place in where))
         return [stranger for stranger in found if stranger is not None]
 
-    async def _carry_out(self, serving: GemmaServing, steps: Plan) -> list[Object]:
-        """Write what was tried.
+    async def _carry_out(self, serving: GemmaServing, steps: Plan, live: Iterable[Object]) -> list[Object]:
+        """Write what was tried over what is live.
 
         Returns what was applied as it now stands: a status of the new generation must not speak of the old children.
         """
         for scale in steps.scale:
             await self._cluster.scale(serving.namespace, scale.name, scale.replicas)
-        applied = []
+        there, applied = set(map(ref_of, live)), []
         for child in steps.apply:
-            applied.append(await self._cluster.apply(child))
+            applied.append(await self._cluster.apply(child, is_new=ref_of(child) not in there))
             log.info("%s/%s: applied %s %s", serving.namespace, serving.name, child["kind"], child["metadata"]["name"])
         for kind, name in steps.delete:
             await self._cluster.delete(kind, serving.namespace, name)
@@ -225,7 +225,7 @@ class Reconciler:
                 raise Leftovers(steps.leftovers)
             if steps.conflicts:
                 return Ways(tuple(there.values()), Hindrance(RoutingReason.NAME_CONFLICT, "; ".join(steps.conflicts)))
-            there |= {ref_of(way): way for way in await self._carry_out(serving, steps)}
+            there |= {ref_of(way): way for way in await self._carry_out(serving, steps, there.values())}
         except API_ERRORS as error:
             return Ways(tuple(there.values()), _refusal(error))
         return Ways(tuple(way for ref, way in there.items() if ref not in steps.delete))
@@ -243,22 +243,21 @@ class Reconciler:
         victims = [pod for known in scaling.values() for pod in known.victims]
         await asyncio.gather(*(self._cluster.go_first(namespace, pod, -int(time.time())) for pod in victims))
 
-    async def _restart_hung(self, body: Object) -> bool:
-        """Evict the Pod of an engine that hangs, where the spec asks for it and it is its turn; True where the status has news of it."""
+    async def _restart_hung(self, body: Object) -> None:
+        """Evict the Pod of an engine that hangs, where the spec asks for it and it is its turn."""
         namespace, name = key = body["metadata"]["namespace"], body["metadata"]["name"]
         if not (hung := self._scaler.to_restart(key)):
-            return False
+            return
         try:
             if not await self._cluster.evict(namespace, hung.pod, hung.uid):
-                return False  # It went by itself: the next turn is another engine's.
+                return  # It went by itself: the next turn is another engine's.
         except API_ERRORS as error:
             log.warning("%s/%s: Pod %s hangs and can't be evicted: %s", namespace, name, hung.pod, said(error))
             self._scaler.not_restarted(key, said(error))
-            return True
+            return
         self._scaler.restarted(key, hung)
         told = f"Pod {hung.pod} was evicted: requests were in its engine, and it did not get on"
         await self._cluster.event(body, "Warning", "EngineRestarted", told, self._settings.pod_name)
-        return True
 
     async def _flip(self, body: Object, scaling: Scaling) -> bool:
         """Move engines between pools; True where that was refused, which concerns nothing else."""
@@ -337,9 +336,10 @@ def _refusal(error: Exception) -> Hindrance:
 def _rests(new: Mapping[str, Any]) -> bool:
     """True where nothing is under way or wrong: what is may come to something else with time."""
     hurts = BAD | {"Reconciling": "True"}
-    return _next_look_seconds(new) == math.inf and not any(
-        condition["status"] == hurts.get(condition["type"]) for condition in new["conditions"]
-    )
+    hurt = any(condition["status"] == hurts.get(condition["type"]) for condition in new["conditions"])
+    # Why an engine is missing may be told by a log, of which there is no version.
+    missing = any(pool["pending"] or "message" in pool for pool in new["pools"].values())
+    return _next_look_seconds(new) == math.inf and not hurt and not missing
 
 
 def _next_look_seconds(new: Mapping[str, Any]) -> float:

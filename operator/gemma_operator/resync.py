@@ -12,10 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from urllib3.exceptions import HTTPError
-
 from gemma_operator.api.serving import KIND
-from gemma_operator.cluster import API_ERRORS, Cluster, said
+from gemma_operator.cluster import Cluster, said
 from gemma_operator.desired import CHILD_KINDS, ROUTE_KINDS
 from gemma_operator.desired.names import SELECT_OURS, SERVING
 from gemma_operator.settings import Settings
@@ -32,7 +30,7 @@ class Seen:
     """What the last look at each serving read, where its outcome depends on nothing else."""
 
     def __init__(self) -> None:
-        self._prints: dict[Key, int] = {}
+        self._prints: dict[Key, int | None] = {}
 
     def keep(self, key: Key, objects: Iterable[Mapping[str, Any]]) -> None:
         """The look read these, and will come to the same until one of them changes."""
@@ -40,16 +38,20 @@ class Seen:
 
     def drop(self, key: Key) -> None:
         """The next look may come to something else though no object changes."""
+        self._prints[key] = None
+
+    def forget(self, key: Key) -> None:
+        """It is gone."""
         self._prints.pop(key, None)
 
-    def differing(self, now: Mapping[Key, _Versions]) -> list[Key]:
+    def differing(self, now: Mapping[Key, _Versions], place: str) -> list[Key]:
         """Servings that are there and not as they were seen, and those that were seen and are gone."""
-        keys = now.keys() | self._prints.keys()
+        keys = now.keys() | self.all(place)
         return sorted(key for key in keys if key not in now or self._prints.get(key) != _print(now[key]))
 
-    def all(self) -> list[Key]:
-        """Every serving of which something is kept."""
-        return sorted(self._prints)
+    def all(self, place: str) -> set[Key]:
+        """Every serving of a namespace, or of all ("") that was looked at."""
+        return {key for key in self._prints if place in ("", key[0])}
 
 
 class Resync:
@@ -71,22 +73,25 @@ class Resync:
                 await queue.add(key, SPREAD * self._seconds * number / len(due))
 
     async def due(self) -> list[Key]:
-        """Servings to be looked at; all where their versions can't be had, as then each look says what is wrong."""
-        try:
-            return self._seen.differing(await self._versions())
-        except (*API_ERRORS, HTTPError) as error:
-            log.warning("versions can't be listed, so every serving is looked at: %s", said(error))
-            return self._seen.all()
-
-    async def _versions(self) -> dict[Key, _Versions]:
-        found: dict[Key, _Versions] = defaultdict(set)
+        """Servings to be looked at; all of a place whose versions can't be had, as then each look says what is wrong."""
+        due: list[Key] = []
         for place in self._places:
-            async for meta in self._cluster.metadata(KIND, place, ""):
-                found[meta["namespace"], meta["name"]].add((KIND, *_version(meta)))
-            for kind in self._kinds:
-                async for meta in self._cluster.metadata(kind, place, SELECT_OURS):
-                    if owner := meta.get("annotations", {}).get(SERVING):
-                        found[meta["namespace"], owner].add((kind, *_version(meta)))
+            try:
+                due += self._seen.differing(await self._versions(place), place)
+            except Exception as error:  # a resync that ends would be missed by nobody
+                where = f"in {place} " if place else ""
+                log.warning("versions can't be listed, so every serving %sis looked at: %s", where, said(error))
+                due += sorted(self._seen.all(place))
+        return due
+
+    async def _versions(self, place: str) -> dict[Key, _Versions]:
+        found: dict[Key, _Versions] = defaultdict(set)
+        async for meta in self._cluster.metadata(KIND, place, ""):
+            found[meta["namespace"], meta["name"]].add((KIND, *_version(meta)))
+        for kind in self._kinds:
+            async for meta in self._cluster.metadata(kind, place, SELECT_OURS):
+                if owner := meta.get("annotations", {}).get(SERVING):
+                    found[meta["namespace"], owner].add((kind, *_version(meta)))
         return found
 
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 STATUS_REFRESH_SECONDS = 30
 """How often the status may be renewed for measured values alone; they are where they have moved by a quarter."""
 MEMORY_REFRESH_SECONDS = 600
-"""How often what was learnt is written down while nothing else changes, where it is another lesson: a restart loses no more than that."""
+"""How often what was learnt is written down while nothing else changes, where it is another lesson (`news.py`)."""
 APART_SECONDS = 0.01
 """Between two of the looks that a tick asks for: a thousand at once would hold up whatever is created meanwhile."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
@@ -273,7 +273,8 @@ class Scaler:
         return {(pool_id.namespace, pool_id.serving, pool_id.pool): figures_of(pool) for pool_id, pool in self._all()}
 
     def _budgets(self) -> dict[telemetry.ServingLabels, float]:
-        return {key: s.gpu_budget for key, s in list(self._servings.items()) if s.gpu_budget is not None}
+        budgets = {key: serving.gpu_budget for key, serving in list(self._servings.items())}
+        return {key: budget for key, budget in budgets.items() if budget is not None}
 
 
 def _pools_of(key: Key, serving: Serving) -> Iterable[tuple[PoolId, Pool]]:

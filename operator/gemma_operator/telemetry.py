@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -109,8 +110,14 @@ class Pools:
         self._figures, self._budgets = figures, budgets
 
     def gauges(self) -> Iterator[str]:
-        """Every figure in Prometheus' text format, a gauge at a time: all of them at once are 40 MB."""
+        """Every figure in Prometheus' text format, a gauge at a time: all of them at once are 40 MB.
+
+        They are asked for by the call, so that an error isn't an answer that ends early.
+        """
         shown = [(_labels(POOL_LABELS, pool), known) for pool, known in self._figures().items()]
+        return self._written(shown, dict(self._budgets()))
+
+    def _written(self, shown: list[tuple[str, Figures]], budgets: Mapping[ServingLabels, float]) -> Iterator[str]:
         for name, text in POOL_GAUGES.items():
             yield _gauge(
                 f"gemma_operator_{name}",
@@ -127,8 +134,8 @@ class Pools:
                     for value, number in known.labelled.get(name, {}).items()
                 ],
             )
-        budgets = [(_labels(SERVING_LABELS, serving), budget) for serving, budget in self._budgets().items()]
-        yield _gauge(BUDGET, "GPUs that the pools of a serving may have together.", budgets)
+        samples = [(_labels(SERVING_LABELS, serving), budget) for serving, budget in budgets.items()]
+        yield _gauge(BUDGET, "GPUs that the pools of a serving may have together.", samples)
 
 
 def _gauge(name: str, text: str, samples: list[tuple[str, float]]) -> str:
@@ -145,17 +152,17 @@ pools = Pools()
 
 def exposition() -> Iterator[bytes]:
     """All of the operator's metrics in Prometheus' text format, in parts."""
-    yield generate_latest(REGISTRY)
-    for gauge in pools.gauges():
-        yield gauge.encode()
+    gauges = (gauge.encode() for gauge in pools.gauges())
+    return chain((generate_latest(REGISTRY),), gauges)
 
 
 def serve(port: int, host: str = "0.0.0.0") -> WSGIServer:
     """Serve the metrics over HTTP at `port`, at any path. Raises OSError where the port is taken."""
 
     def answer(_: Any, start_response: Any) -> Iterator[bytes]:
+        parts = exposition()
         start_response("200 OK", [("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)])
-        return exposition()
+        return parts
 
     server = make_server(host, port, answer, ThreadingWSGIServer, _Silent)
     threading.Thread(target=server.serve_forever, daemon=True).start()

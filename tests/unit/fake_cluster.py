@@ -75,7 +75,7 @@ class FakeCluster:
     async def last_words(self, namespace: str, pod: str, previous: bool) -> str:
         return self.last.get(pod, "")
 
-    async def apply(self, body: Object, dry_run: bool = False) -> Object:
+    async def apply(self, body: Object, dry_run: bool = False, is_new: bool = False) -> Object:
         if body["kind"] in self.refuse:
             raise Refused(self.refuse[body["kind"]])
         if dry_run:

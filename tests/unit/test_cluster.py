@@ -254,16 +254,22 @@ async def test_an_eviction_tells_done_from_gone(answer: Exception | None, came: 
     assert options["body"]["deleteOptions"] == {"preconditions": {"uid": "uid"}}
 
 
-async def test_what_was_applied_or_reported_is_known_as_its_own_and_a_dry_run_is_not() -> None:
-    answer = {"metadata": {"resourceVersion": "41"}}
+async def test_what_was_created_or_reported_is_known_as_its_own_and_a_dry_run_is_not() -> None:
+    answer = {"metadata": {"resourceVersion": "41", "generation": 3}}
     made, server = cluster(answer)
-    await made.apply(DEPLOYMENT, dry_run=True)
-    assert not made.wrote("41")
+    await made.apply(DEPLOYMENT, dry_run=True, is_new=True)
     await made.apply(DEPLOYMENT)
-    server.answer = {"metadata": {"resourceVersion": "42"}}
-    await made.put_status("ns", "chat", {})
+    assert not made.wrote("41"), "what was there before may be as another wrote it"
+    await made.put_status("ns", "chat", {"observedGeneration": 2})
+    assert not made.wrote("41"), "of a spec that came meanwhile nothing was looked at"
+    await made.apply(DEPLOYMENT, is_new=True)
+    server.answer = {"metadata": {"resourceVersion": "42", "generation": 3}}
+    await made.put_status("ns", "chat", {"observedGeneration": 3})
     assert made.wrote("41")
     assert made.wrote("42")
+    server.answer = {"metadata": {}}
+    await made.apply(DEPLOYMENT, is_new=True)
+    assert not made.wrote("")
     server.answer = {"metadata": {"resourceVersion": "43"}}
     await made.scale("ns", "chat-batch", 3)
     assert not made.wrote("43"), "another manager's: what comes of it has to be looked at"

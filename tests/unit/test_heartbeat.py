@@ -259,6 +259,17 @@ async def test_a_disruption_budget_that_says_no_is_asked_again(prometheus: Scrip
     assert world.condition("EnginesProgressing") == "True AsExpected"
 
 
+async def test_it_goes_though_the_api_server_refuses_the_newest_spec(prometheus: ScriptedPrometheus) -> None:
+    """The last good state serves on, and has an engine that hangs."""
+    world = await started(prometheus, afterSeconds=60, restart=True)
+    world.cluster.objects["GemmaServing", "ns", "chat"]["spec"]["engine"] = {"image": "vllm/vllm-openai:v0.31.0"}
+    world.cluster.refuse["Deployment"] = "denied by a policy"
+    world.still = {f"{NAME}-2"}
+    await world.tick(10)
+    assert world.condition("Stalled") == "True RefusedByApiServer"
+    assert world.replace_evicted() == [f"{NAME}-2"]
+
+
 async def test_an_engine_that_went_by_itself_is_not_told_as_evicted_and_costs_no_turn(
     prometheus: ScriptedPrometheus,
 ) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+from gemma_operator.cluster import Refused
 from gemma_operator.resync import Resync
 from gemma_operator.settings import read_settings
-from gemma_operator.workqueue import Key, WorkQueue
+from gemma_operator.workqueue import Key
 from tests.unit.test_reconcile import KEY, World
 
 INTERACTIVE = ("Deployment", "ns", "chat-interactive")
@@ -103,28 +104,69 @@ async def test_what_is_under_way_refused_or_read_from_elsewhere_is_looked_at_eac
     assert await resync(measured).due() == [KEY], "a ConfigMap may change, and nothing tells of it"
 
 
-async def test_where_versions_cannot_be_had_everything_is_looked_at() -> None:
-    world = await at_rest()
+async def _unreadable(*_: Any) -> Any:
+    raise ValueError("Expecting value: line 1 column 1 (char 0)")
+    yield {}
+
+
+@pytest.mark.parametrize("rests", [True, False])
+async def test_where_versions_cannot_be_had_everything_is_looked_at(
+    rests: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await at_rest() if rests else World()
+    await world.reconcile()
     world.cluster.refuse["Pod"] = "pods is forbidden"
+    assert await resync(world).due() == [KEY]
+    assert "every serving is looked at: pods is forbidden" in caplog.text
+    monkeypatch.setattr(world.cluster, "metadata", _unreadable)
+    assert await resync(world).due() == [KEY], "a proxy's page in place of an answer"
+
+
+async def test_a_namespace_that_cannot_be_read_is_looked_at_whole_and_the_others_go_on() -> None:
+    world = await at_rest()
+    other = resync(world, GEMMA_WATCH_NAMESPACES="away,ns")
+    listed = world.cluster.metadata
+
+    async def metadata(kind: str, namespace: str, selector: str) -> AsyncIterator[dict[str, Any]]:
+        if namespace == "away":
+            raise Refused("no right in away")
+        async for meta in listed(kind, namespace, selector):
+            yield meta
+
+    world.cluster.metadata = metadata  # type: ignore[method-assign]
+    world.operator.seen.drop(("away", "chat"))
+    assert await other.due() == [("away", "chat")]
+
+
+async def test_a_serving_beyond_its_floor_whose_engine_is_missing_is_looked_at_each_time() -> None:
+    """Why it doesn't get Ready may stand in a log, which has no version."""
+    world = await at_rest({"interactive": {"replicas": {"min": 1, "max": 3}}})
+    pod = world.cluster.objects["Deployment", "ns", "chat-interactive"]
+    pod["spec"]["replicas"] = 2
+    await world.reconcile()
+    assert world.cluster.objects["GemmaServing", *KEY]["status"]["pools"]["interactive"]["pending"] == 1
     assert await resync(world).due() == [KEY]
 
 
 async def test_it_asks_for_the_looks_within_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = await at_rest()
-    _image(world)
-    asked: list[Key] = []
-    looked = asyncio.Event()
+    """Once in 100 s, and spread over the last fifth of them: a fleet that differs must not hold up what is new."""
+    world, asked, slept = World(), list[tuple[Key, float]](), list[float]()
+    world.cluster.objects.clear()
+    keys = [("ns", f"chat-{number}") for number in range(5)]
+    for key in keys:
+        world.operator.seen.drop(key)
 
-    async def look(key: Key) -> None:
-        asked.append(key)
-        looked.set()
+    class Queue:
+        async def add(self, key: Key, delay: float) -> None:
+            asked.append((key, delay))
 
-    queue = WorkQueue(look)
-    tasks = [
-        asyncio.create_task(queue.work()),
-        asyncio.create_task(resync(world, GEMMA_RESYNC_SECONDS="0.1").run(queue)),
-    ]
-    await asyncio.wait_for(looked.wait(), 30)
-    for task in tasks:
-        task.cancel()
-    assert asked[0] == KEY
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) > 1:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("gemma_operator.resync.asyncio.sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await resync(world, GEMMA_RESYNC_SECONDS="100").run(Queue())  # type: ignore[arg-type]
+    assert slept == [80, 80]
+    assert asked == [(key, pytest.approx(4 * number)) for number, key in enumerate(keys)]
