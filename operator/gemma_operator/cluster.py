@@ -230,14 +230,12 @@ class Cluster:
         """Replace our part of the status of a GemmaServing; returns it as it then stands, None where it is gone."""
         meta = {"name": name, "namespace": namespace}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
-        return self._remember(
-            await self._write(
-                "status",
-                KIND,
-                namespace,
-                lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False),
-            )
+        written = await self._write(
+            "status", KIND, namespace, lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False)
         )
+        # Where the spec has changed meanwhile, its own event may never come: a watch that begins anew has the newest version alone.
+        is_of_this = written and written["metadata"].get("generation") == status.get("observedGeneration")
+        return self._remember(written) if is_of_this else written
 
     async def event(self, serving: Object, kind: str, reason: str, message: str, reporter: str) -> None:
         """Post an Event about a GemmaServing; `kind` is Normal or Warning. Never raises: an Event is a courtesy."""

@@ -260,10 +260,13 @@ async def test_what_was_applied_or_reported_is_known_as_its_own_and_a_dry_run_is
     await made.apply(DEPLOYMENT, dry_run=True)
     assert not made.wrote("41")
     await made.apply(DEPLOYMENT)
-    server.answer = {"metadata": {"resourceVersion": "42"}}
-    await made.put_status("ns", "chat", {})
+    server.answer = {"metadata": {"resourceVersion": "42", "generation": 3}}
+    await made.put_status("ns", "chat", {"observedGeneration": 3})
     assert made.wrote("41")
     assert made.wrote("42")
+    server.answer = {"metadata": {"resourceVersion": "44", "generation": 4}}
+    await made.put_status("ns", "chat", {"observedGeneration": 3})
+    assert not made.wrote("44"), "the spec has changed since: this may be all that tells of it"
     server.answer = {"metadata": {"resourceVersion": "43"}}
     await made.scale("ns", "chat-batch", 3)
     assert not made.wrote("43"), "another manager's: what comes of it has to be looked at"
