@@ -237,7 +237,7 @@ class Cluster:
         written = await self._write(
             "status", KIND, namespace, lambda: self._patch(self._resource(KIND).status, body, MANAGER, dry_run=False)
         )
-        # A version with a spec that the status doesn't speak of is news, though we made it.
+        # Where the spec has changed meanwhile, its own event may never come: a watch that begins anew has the newest version alone.
         if written and written["metadata"].get("generation") == status.get("observedGeneration"):
             self._remember(written)
         return written

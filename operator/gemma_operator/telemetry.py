@@ -110,7 +110,7 @@ class Pools:
         self._figures, self._budgets = figures, budgets
 
     def gauges(self) -> Iterator[str]:
-        """Every figure in Prometheus' text format, a gauge at a time: all of them at once are 40 MB.
+        """Every figure in Prometheus' text format, a gauge at a time: of 2,000 pools all at once take 32 MiB, and so 17.
 
         They are asked for by the call, so that an error isn't an answer that ends early.
         """

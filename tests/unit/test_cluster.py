@@ -270,6 +270,9 @@ async def test_what_was_created_or_reported_is_known_as_its_own_and_a_dry_run_is
     server.answer = {"metadata": {}}
     await made.apply(DEPLOYMENT, is_new=True)
     assert not made.wrote("")
+    server.answer = {"metadata": {"resourceVersion": "44", "generation": 4}}
+    await made.put_status("ns", "chat", {"observedGeneration": 3})
+    assert not made.wrote("44"), "the spec has changed since: this may be all that tells of it"
     server.answer = {"metadata": {"resourceVersion": "43"}}
     await made.scale("ns", "chat-batch", 3)
     assert not made.wrote("43"), "another manager's: what comes of it has to be looked at"

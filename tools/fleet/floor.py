@@ -1,7 +1,7 @@
 """What the control plane alone needs for a fleet: `python -m tools.fleet.floor 1000`.
 
 A bare client creates the servings and all that the operator would create for each, over some connections at once, once and
-without a dry run, a look or a status; the real controllers, the scheduler and kwok do the rest. No operator can be faster.
+without a dry run, a look or a status; the real controllers, the scheduler and kwok do the rest. An operator has all of that to do, and more.
 """
 
 from __future__ import annotations

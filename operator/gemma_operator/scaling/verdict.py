@@ -102,7 +102,7 @@ def add(histograms: Iterable[Buckets]) -> Buckets:
 
 
 def columns(buckets: Buckets) -> Columns:
-    """The same histogram in an eighth of the memory, to be kept: 2,000 pools keep 80 of them each."""
+    """The same histogram with less memory, to be kept: 2,000 pools keep 80 of them each."""
     counts, newest = [], 0.0
     for _, count in buckets:
         newest = newest if count == newest else count
