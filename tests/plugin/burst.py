@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.engine.server import Server
@@ -52,6 +53,14 @@ def send(server: Server, path: str, stream: bool) -> Answer:
 def burst(clients: ThreadPoolExecutor, server: Server, path: str) -> list[Any]:
     """Twelve requests on their way, every second one of them streamed."""
     return [clients.submit(send, server, path, bool(number % 2)) for number in range(12)]
+
+
+def unread(server: Server, size: int) -> list[int]:
+    """Bytes of each of the server's connections of which it has yet to read more than `size` (Linux: Documentation/networking/proc_net_tcp)."""
+    port = f":{int(server.url.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    waiting = [int(row[4].partition(":")[2], 16) for row in rows if row[1].endswith(port) and row[3] == "01"]
+    return [number for number in waiting if number > size]
 
 
 def rejections(server: Server) -> float:

@@ -166,9 +166,16 @@ def test_a_request_cannot_say_how_its_media_are_processed_where_vllm_would_let_i
     with pytest.raises(RuntimeError, match="invalid for input of size"):
         real.ours(batch)
     monkeypatch.setattr(processor, "untrusted", lambda: True)
-    with pytest.raises(ValueError, match="mm_processor_kwargs: how media are read is not for a request to say"):
-        processed(patch_size=1)
-    assert processed()
+    context = type(real.processor.info.ctx)
+    call, called = context.call_hf_processor, []
+    monkeypatch.setattr(context, "call_hf_processor", lambda *a, **more: called.append(1) or call(*a, **more))
+    for size in (1, 512):
+        with pytest.raises(ValueError, match="mm_processor_kwargs: how media are read is not for a request to say"):
+            processed(patch_size=size)
+        assert not called, "it is refused before anything is computed: patches of 512 pixels take GiB"
+    monkeypatch.setattr(real.config.model_config.multimodal_config, "mm_processor_kwargs", {"max_soft_tokens": 280})
+    assert processed(), "what the server is told to do is no request's word"
+    assert called
 
 
 def wrong_pool(*arguments: Any) -> list[torch.Tensor]:

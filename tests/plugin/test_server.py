@@ -23,7 +23,7 @@ from PIL import Image
 from tests.engine.server import Server, serving, text
 from tests.plugin import bad_media
 from tests.plugin.bad_media import BAD
-from tests.plugin.burst import CHAT, LIMIT, PROMPTS, Answer, burst, rejections, send
+from tests.plugin.burst import CHAT, LIMIT, LONG, PROMPTS, Answer, burst, rejections, send, unread
 from tests.plugin.conftest import HOME
 from tests.plugin.server import FLAGS, PluginHome, answer, named, probe, values
 from tests.support.kube import eventually
@@ -201,17 +201,27 @@ class TestWithoutThePlugin:
     def test_vllms_own_refusals_tell_no_time_and_of_a_burst_come_in_streams_that_have_begun(
         self, engine: Server
     ) -> None:
-        """What decision 0017 says, and the stand-in does. A stream is refused late where several were prepared at a time."""
-        begun: list[Answer] = []
-        for _ in range(10):
-            with ThreadPoolExecutor(12) as clients:
-                answers = [found.result() for found in burst(clients, engine, CHAT)]
-            refused = [answer for answer in answers if answer.status == 503]
-            begun = [answer for answer in answers if answer.is_refused_in_its_stream]
-            assert not [answer for answer in refused if "retry-after" in answer.headers]
-            if begun:
-                break
-        assert begun
+        """What decision 0017 says, and the stand-in does. A stream is refused late where several were prepared at a time.
+
+        Both processes stand still until all requests are here, so that they are read at once; the engine until all
+        others are refused, so that the one that is taken in fills the limit meanwhile.
+        """
+        stopped = [engine_core(engine), engine.process.pid]
+        with ThreadPoolExecutor(12) as clients:
+            for process in stopped:
+                os.kill(process, signal.SIGSTOP)
+            try:
+                answers = burst(clients, engine, CHAT)
+                eventually("all are here", lambda: len(unread(engine, len(LONG))) == 12, 60)
+                os.kill(engine.process.pid, signal.SIGCONT)
+                eventually("all others are refused", lambda: sum(answer.done() for answer in answers) == 11, 60)
+            finally:
+                for process in stopped:
+                    os.kill(process, signal.SIGCONT)
+        found: list[Answer] = [answer.result() for answer in answers]
+        assert [answer.is_refused_in_its_stream for answer in found].count(True) >= 2
+        assert [answer.status == 503 or answer.is_refused_in_its_stream for answer in found].count(True) == 11
+        assert not [answer for answer in found if "retry-after" in answer.headers]
 
 
 def engine_core(server: Server) -> int:

@@ -33,12 +33,24 @@ class Refusal(Exception):
     http_status = 503
 
 
-async def engine(outcome: str) -> str:
-    if outcome == FULL:
-        raise Refusal("backlog limit")
-    if outcome == BROKEN:
-        raise RuntimeError("broken")
-    return "queue"
+class Engine:
+    """As much of vLLM's as the middleware touches."""
+
+    def __init__(self) -> None:
+        self.aborted: list[tuple[str, bool]] = []
+
+    async def add_request(self, outcome: str) -> Any:
+        if outcome == FULL:
+            raise Refusal("backlog limit")
+        if outcome == BROKEN:
+            raise RuntimeError("broken")
+        return SimpleNamespace(request_id="chat-7-a1b2")
+
+    async def abort(self, request_id: str, internal: bool = False) -> None:
+        self.aborted.append((request_id, internal))
+
+
+add_request = shedding.telling(Engine.add_request)
 
 
 @pytest.fixture
@@ -60,7 +72,7 @@ def course(shed: Any, *script: Any, path: str = CHAT, kind: str = "http", after:
                 raise step
             if isinstance(step, str):
                 with contextlib.suppress(Refusal, RuntimeError):
-                    assert await shedding.telling(engine)(step) == "queue"
+                    assert (await add_request(Engine(), step)).request_id
             else:
                 await send(step)
 
@@ -68,7 +80,7 @@ def course(shed: Any, *script: Any, path: str = CHAT, kind: str = "http", after:
         seen.append((line, message))
 
     middleware = shed(app)
-    middleware.last_wait = after
+    middleware.note(after)
     asyncio.run(middleware({"type": kind, "method": "POST", "path": path}, None, send))
     return seen
 
@@ -126,11 +138,28 @@ def test_a_time_that_is_told_already_stays(shed: Any) -> None:
 
 
 def test_waits_of_streams_are_measured(shed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 102.5])
+    clock = iter([50.0, 100.0, 102.5, 102.5, 102.5 + 60, 102.5 + 61, 200.0])
     monkeypatch.setattr(shedding, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     made: list[Any] = []
     course(lambda app: made.append(shed(app)) or made[-1], START, TAKEN, WORD, WORD, END)
-    assert made[0].retry_after == 3
+    assert [made[0].retry_after for _ in range(2)] == [3, 1], "and hold for a minute"
+    assert shed(None).retry_after == 1, "before there was any"
+
+
+@pytest.mark.parametrize("error", [OSError("the client is gone"), asyncio.CancelledError()])
+def test_a_request_whose_answer_cannot_begin_is_not_left_in_the_engine(shed: Any, error: BaseException) -> None:
+    engine = Engine()
+
+    async def app(_: Any, __: Any, send: Any) -> None:
+        await send(START)
+        await add_request(engine, TAKEN)
+
+    async def send(_: Any) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        asyncio.run(shed(app)({"type": "http", "method": "POST", "path": CHAT}, None, send))
+    assert engine.aborted == [("chat-7-a1b2", True)]
 
 
 @pytest.mark.parametrize("about", [{"path": "/health"}, {"kind": "websocket"}, {"path": "/sleep"}])

@@ -22,6 +22,7 @@ CLASS = "Gemma4ForConditionalGeneration"
 
 OVERRIDDEN = [
     (MODEL, "Gemma4MultiModalProcessor", "_get_mm_fields_config", ["self", "hf_inputs", "hf_processor_mm_kwargs"]),
+    ("multimodal/processing/processor.py", "BaseMultiModalProcessor", "apply", ["self", "inputs", "timing_ctx"]),
     (MODEL, CLASS, "_parse_and_validate_image_input", ["self"]),
     (MODEL, CLASS, "_parse_and_validate_video_input", ["self"]),
     (MODEL, CLASS, "_process_image_input", ["self", "image_input"]),
@@ -55,7 +56,11 @@ BUDGET = [
         ["self", "request", "input_id", "encoder_compute_budget", "num_embeds_to_schedule"],
     ),
 ]
-ADMISSION = [("v1/engine/async_llm.py", "AsyncLLM", "add_request", ["self", "request_id"])]
+ADMISSION = [
+    ("v1/engine/async_llm.py", "AsyncLLM", "add_request", ["self", "request_id"]),
+    ("v1/engine/async_llm.py", "AsyncLLM", "abort", ["self", "request_id", "internal"]),
+    ("v1/engine/output_processor.py", "RequestOutputCollector", "__init__", ["self", "output_kind", "request_id"]),
+]
 SINCE = {id(OVERRIDDEN): (0, 26), id(GRAPHS): (0, 27), id(BUDGET): (0, 28), id(ADMISSION): (0, 26)}
 
 
@@ -140,6 +145,11 @@ def test_options_of_a_request_are_guarded_by_vllm_or_come_where_we_refuse_them(v
     assert methods(media / "base.py", "MediaIO")["merge_kwargs"] == ["cls", "default_kwargs", "runtime_kwargs"]
     assert "super().merge_kwargs(default_kwargs, runtime_kwargs)" in (media / "video.py").read_text()
     assert "hf_processor_mm_kwargs=mm_processor_kwargs or {}" in (vllm / "renderers/base.py").read_text()
+    assert "hf_processor_mm_kwargs: Mapping" in (vllm / "multimodal/processing/inputs.py").read_text()
+    # The server's own options are merged in below `apply`, where the processor is called, and nowhere before.
+    assert "mm_config.merge_mm_processor_kwargs(" in (vllm / "multimodal/processing/context.py").read_text()
+    before = [*files, *(path.read_text() for path in (vllm / "renderers").rglob("*.py"))]
+    assert not [text for text in before if re.search(r"merge_mm_processor_kwargs|config\.mm_processor_kwargs", text)]
 
 
 @pytest.mark.parametrize("version", [version for version in sources() if numbers(version) >= (0, 29)])

@@ -92,6 +92,38 @@ def test_every_folder_that_the_engine_writes_to_is_on_the_cache() -> None:
             "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING",
             "0",
         ),
+        (
+            model(source={"objectStore": {"uri": "s3://a/b", "endpoint": "https://s3.eu-central-1.amazonaws.com"}}),
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING",
+            None,
+        ),
+        (
+            model(
+                source={"objectStore": {"uri": "s3://a/b", "endpoint": "https://S3.cn-north-1.amazonaws.com.cn:443/"}}
+            ),
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING",
+            None,
+        ),
+        (
+            model(source={"objectStore": {"uri": "s3://a/b", "endpoint": "https://amazonaws.com.example"}}),
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING",
+            "0",
+        ),
+        (
+            model(source={"objectStore": {"uri": "s3://a/b", "endpoint": "http://[amazonaws.com"}}),
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING",
+            "0",
+        ),
+        (
+            model(source={"objectStore": {"uri": "s3://a/b", "endpoint": "https://s3.myamazonaws.com"}}),
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING",
+            "0",
+        ),
+        (
+            model(source={"objectStore": {"uri": "s3://a/b", "endpoint": "https://s3.example/amazonaws.com"}}),
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING",
+            "0",
+        ),
         (model(source={"objectStore": {"uri": "s3://a/b"}}), "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", None),
         (model(source={"objectStore": {"uri": "s3://a/b", "region": "eu-1"}}), "AWS_REGION", "eu-1"),
         (model(source={"objectStore": {"uri": "s3://a/b", "region": "eu-1"}}), "AWS_DEFAULT_REGION", "eu-1"),

@@ -133,6 +133,7 @@ OUT_OF_MEMORY = (
         (BAD_VALUE, "ArgumentRefused", "engine.version"),
         (NO_PLUGIN, "PluginMissing", "set engine.plugin to false"),
         ("ModuleNotFoundError: No module named 'gemma_engine.arrivals'", "PluginMissing", "an older one: build it anew"),
+        ("ModuleNotFoundError: No module named 'gemma_engine.shedding'", "PluginMissing", "an older one: build it anew"),
         (TOO_LONG, "ContextTooLong", "lower maxModelLen"),
         pytest.param(KV_SHORT, "KvCacheTooSmall", "lower maxModelLen, or raise gpuMemoryUtilization", id="A11"),
         (KV_NONE, "KvCacheTooSmall", "raise gpuMemoryUtilization"),

@@ -118,6 +118,18 @@ def test_who_words_a_refusal(engine: Any, pool: Any, middleware: list[str]) -> N
     assert [value for flag, value in itertools.pairwise(args) if flag == "--middleware"] == middleware
 
 
+@pytest.mark.parametrize("own", ["my.Mid", plugin.MIDDLEWARE, plugin.SHEDDING])
+def test_a_middleware_of_ones_own_stands_beside_ours_and_none_is_there_twice(own: str) -> None:
+    """vLLM takes each; of two of the same the outer one would hold streams back to their end."""
+    extra = [f"--middleware={own}", "--middleware", "my.Other"]
+    of = serving({"interactive": {"admission": {"enabled": True}, "extraArgs": extra}}, engine=OURS)
+    args = argv(of, "interactive")
+    assert args[-3:] == extra
+    ours = [value for flag, value in itertools.pairwise(args[:-3]) if flag == "--middleware"]
+    assert ours == [name for name in (plugin.MIDDLEWARE, plugin.SHEDDING) if name != own]
+    assert not {"ArgumentTwice", "UserArgumentWins"} & {warning.id for warning in desired(of, DEFAULTS).warnings}
+
+
 @pytest.mark.parametrize(
     ("engine", "pool", "said"),
     [

@@ -25,13 +25,17 @@ def untrusted() -> bool:
 class CountingProcessor(Gemma4MultiModalProcessor):
     """Counts while the positions are still on the CPU: asking the GPU for a count later would stall it.
 
-    The count is added here, where the fields are declared, because this method alone is there in every supported version,
+    The count is added where the fields are declared, because this method alone is there in every supported version,
     and because transformers' own counts don't come through its processor.
     """
 
-    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> dict[str, Any]:
+    def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Refuses before anything is computed: patches of 512 pixels would be GiB. The server's own options come in later."""
         if untrusted():
-            refuse_options(hf_processor_mm_kwargs, "mm_processor_kwargs")
+            refuse_options(inputs.hf_processor_mm_kwargs, "mm_processor_kwargs")
+        return super().apply(inputs, *args, **kwargs)
+
+    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> dict[str, Any]:
         fields = dict(super()._get_mm_fields_config(hf_inputs, hf_processor_mm_kwargs))
         positions = hf_inputs.get("pixel_position_ids")
         if positions is not None:

@@ -35,8 +35,7 @@ class Shedding:
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         install()
         self._app = app
-        self.last_wait = 0.0
-        """Seconds that the stream which began last had waited for its first token."""
+        self._last_wait, self._noted_at = 0.0, -math.inf
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
         if not asks_the_engine(scope):
@@ -50,10 +49,19 @@ class Shedding:
             if not answer.is_refused:
                 raise
 
+    def note(self, seconds: float) -> None:
+        """A stream has its first token after so long."""
+        self._last_wait, self._noted_at = seconds, time.monotonic()
+
     @property
     def retry_after(self) -> int:
-        """Whole seconds, 1 to 60: what stood before the last stream, about as much as the limit lets wait, took so long."""
-        return max(1, min(LONGEST, math.ceil(self.last_wait)))
+        """Whole seconds, 1 to 60: what stood before the last stream, about as much as the limit lets wait, took so long.
+
+        1 where no stream had its first token within the last minute: that one's wait says nothing of now.
+        """
+        if time.monotonic() - self._noted_at > LONGEST:
+            return 1
+        return max(1, min(LONGEST, math.ceil(self._last_wait)))
 
 
 class Answer:
@@ -107,7 +115,7 @@ class Answer:
 
     def _note_first_token(self) -> None:
         if self._waits_since is not None:
-            self._shedding.last_wait = time.monotonic() - self._waits_since
+            self._shedding.note(time.monotonic() - self._waits_since)
             self._waits_since = None
 
 
@@ -139,16 +147,20 @@ def telling(add_request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitab
     """`add_request` that tells the answer of the request whether it was let in. 503 is what refusals carry (`http_status`)."""
 
     @functools.wraps(add_request)
-    async def told(*args: Any, **kwargs: Any) -> Any:
+    async def told(engine: Any, *args: Any, **kwargs: Any) -> Any:
         answer = ANSWER.get()
         try:
-            taken = await add_request(*args, **kwargs)
+            taken = await add_request(engine, *args, **kwargs)
         except Exception as error:
             if answer and getattr(error, "http_status", None) == 503:
                 await answer.refuse(error)
             raise
         if answer:
-            await answer.admit()
+            try:
+                await answer.admit()
+            except BaseException:  # the caller aborts what it was handed, and this it never is
+                await engine.abort(taken.request_id, internal=True)
+                raise
         return taken
 
     return told

@@ -52,7 +52,7 @@ class ObjectStoreSource(ApiModel):
     secret_name: Name | None = None
     """Secret whose keys become environment variables (for instance AWS_ACCESS_KEY_ID); none with a workload identity."""
     endpoint: Annotated[str, Field(pattern="^https?://[^ ]+$", max_length=512)] | None = None
-    """Address of an S3-compatible store (AWS_ENDPOINT_URL), which is asked for ENDPOINT/BUCKET."""
+    """Address of an S3-compatible store (AWS_ENDPOINT_URL), which is asked for ENDPOINT/BUCKET unless its host is amazonaws.com's."""
     region: ShortText | None = None
     """Region of the store (AWS_REGION and AWS_DEFAULT_REGION)."""
 

@@ -28,6 +28,8 @@ RESERVED = {
     "--limit-mm-per-prompt": "set modalities", "--language-model-only": "set modalities",
     "--custom-histogram-buckets": "remove it, slo.ttft.target has an edge of its own",
 }  # fmt: skip
+# Flags of which vLLM takes each, not the last (argparse's "append" in its cli_args.py, 0.19 to 0.33).
+_REPEATED = {"--middleware"}
 # Flags that hold a secret -> where it belongs.
 SECRETS = {"--api-key": "engine.apiKeySecretRef", "--hf-token": "model.tokenSecretRef"}
 # Flags that name a store for KV cache.
@@ -89,9 +91,9 @@ def _takes_another(view: PoolView, argument: Argument) -> bool:
     return flag is None or len(argument.values) < _MOST.get(flag.kind, len(argument.values) + 1)
 
 
-def overridden(view: PoolView) -> set[str]:
-    """Flags of which the user's value replaces ours."""
-    return {argument.flag for argument in parse(view)[0]}
+def replaces(given: list[Argument], flag: str, values: tuple[str, ...]) -> bool:
+    """Whether the user's arguments take the place of a setting of ours; a flag of which vLLM takes each does only with the same value."""
+    return any(own.flag == flag and (flag not in _REPEATED or own.values == values) for own in given)
 
 
 def findings(view: PoolView, ours: set[str]) -> Iterator[Finding]:
@@ -109,9 +111,9 @@ def findings(view: PoolView, ours: set[str]) -> Iterator[Finding]:
     # Dotted keys of one flag add up.
     whole = (argument.flag for argument in arguments if "." not in argument.written)
     for flag, times in Counter(whole).items():
-        if times > 1:
+        if times > 1 and flag not in _REPEATED:
             yield Finding("ArgumentTwice", "warn", f"{where}: {flag} is there {times} times; vLLM takes the last")
-    if replaced := sorted({argument.flag for argument in arguments} & ours):
+    if replaced := sorted({argument.flag for argument in arguments} & ours - _REPEATED):
         yield Finding(
             "UserArgumentWins", "warn", f"{where}: {', '.join(replaced)} replaces what the operator would set"
         )

@@ -45,8 +45,12 @@ def engine_command(view: PoolView) -> Command:
     ]
     if refused := tuple(finding for finding in found if finding.severity == "refuse"):
         raise RefusedSpec(refused)
-    taken = arguments.overridden(view)
-    kept = (setting for setting in ours if flag_name(setting.flag) not in taken and flag_name(setting.flag) in known)
+    given = arguments.parse(view)[0]
+    kept = (
+        setting
+        for setting in ours
+        if flag_name(setting.flag) in known and not arguments.replaces(given, flag_name(setting.flag), setting.values)
+    )
     several = (view.pool.api_servers or 1) > 1
     return Command(MULTI_SERVER if several else SERVER, tuple(kept), tuple(view.pool.extra_args), tuple(found))
 

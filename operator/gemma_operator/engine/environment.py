@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ STARTUP_UNKNOWN_SECONDS = 1800
 STARTUP_CEILING_SECONDS = 7200
 # What Kubernetes takes where a probe doesn't say (core/v1 Probe.periodSeconds).
 KUBERNETES_PERIOD_SECONDS = 10
+# Hosts of S3 itself, which wants buckets in the host's name (AWS General Reference, "Amazon S3 endpoints and quotas").
+AMAZONS = re.compile(r"https?://([^/]+\.)?amazonaws\.com(\.cn)?(:\d*)?(/|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ def _of_the_model(view: PoolView) -> list[Variable]:
     if source and (store := source.object_store):
         if store.endpoint:
             found.append(Variable("AWS_ENDPOINT_URL", store.endpoint, "spec.model.source.objectStore.endpoint"))
+        if store.endpoint and not AMAZONS.match(store.endpoint):
             why = "a store of one's own answers for http://HOST/BUCKET, and seldom for http://BUCKET.HOST"
             found.append(Variable("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0", why))
         if store.region:
