@@ -156,7 +156,7 @@ def test_what_is_refused_is_told_and_missed(capsys, tmp_path):
     file = tmp_path / "valve.yaml"
     valve = "      admission: {enabled: true, maxQueuedTokens: 4096}\n"
     file.write_text(Path(EXAMPLE).read_text().replace("      slo:\n", f"{valve}      slo:\n"))
-    long = "gamma:rate=20,seconds=600,prompt-tokens=2000,output-tokens=10"
+    long = "gamma:rate=30,seconds=600,prompt-tokens=2000,output-tokens=10"
     assert main(["simulate", str(file), long, "-o", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert 0.02 < found["refused"] / found["workload"]["requests"] < 1 - found["attainment"] + 1e-9

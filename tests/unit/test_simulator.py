@@ -160,6 +160,16 @@ def test_admission_limits_refuse_and_refusals_are_misses() -> None:
     assert free.attainment < 0.2 < valve.attainment < 0.9
 
 
+def test_a_limit_on_queued_tokens_refuses_as_vllm_does() -> None:
+    """Once it is reached, whoever comes; a prompt counts whole until its first token, however much of it is computed."""
+    at, prompts = [0.0, 0.01, 0.02, 0.2, 5.0], [6000, 1000, 1, 1, 1]
+    arrivals = Arrivals.of(at, prompts, 2)
+    model = from_step_model(EngineConfig(1000, 64), queued_tokens=7000)
+    ttft = by_kernel(arrivals, model)
+    assert ttft[0] > 0.2, "most of it is computed, and it is not yet answered, when the fourth comes"
+    assert [math.isinf(waited) for waited in ttft] == [False, False, True, True, False]
+
+
 def test_a_skewed_router_is_worse_than_the_shortest_queue() -> None:
     arrivals = synthetic(constant(100), 120, seed=5, output_tokens=10).with_media(0.3, 5)
 

@@ -165,7 +165,7 @@ def _route(e: Engines, router: int, i: int, now: float) -> int:
 
 @compiled
 def _arrive(r: Requests, e: Engines, limits: Limits, prices: Prices, slot: int, i: int, now: float) -> None:
-    if limits.queued_tokens and e.queued_tokens[slot] + r.prompt[i] > limits.queued_tokens and e.queued_tokens[slot]:
+    if limits.queued_tokens and e.queued_tokens[slot] >= limits.queued_tokens:
         r.ttft[i] = np.inf
         e.counters[slot, REJECTED] += 1
         return
@@ -329,9 +329,9 @@ def _complete(r: Requests, e: Engines, slot: int, now: float) -> None:
         if chunk > 0:
             r.computed[i] += chunk
             e.counters[slot, PROMPT] += chunk
-            e.queued_tokens[slot] -= chunk
             if r.computed[i] == r.prompt[i]:
                 emits = True
+                e.queued_tokens[slot] -= r.prompt[i]
                 waited = now - r.at[i]
                 r.ttft[i] = waited
                 e.histogram[slot, np.searchsorted(e.edges, waited)] += 1
