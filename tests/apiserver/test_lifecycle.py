@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gemma_operator.desired.names import cache_name
 from tests.apiserver.conftest import OPERATOR_USER, await_children, children
 from tests.support.kube import Kube, audit, condition, eventually, writes
 from tests.support.operator import Operator
@@ -47,9 +48,12 @@ def generations(kube: Kube) -> dict[str, str]:
 
 
 def reconciles(operator: Operator) -> float:
-    """Reconciles so far, by the operator's own metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{operator.metrics_port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
+    """Reconciles so far, by the operator's own metrics; none while it starts."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{operator.metrics_port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return 0
     return sum(float(value) for value in re.findall(r"^gemma_operator_reconciles_total\{.*\} (\S+)$", text, re.M))
 
 
@@ -172,7 +176,7 @@ def test_a_second_reconcile_writes_nothing(kube: Kube, operator: Operator, plane
             == [("MetricsMissing", pool["desired"]) for pool in pools]
         )
 
-    eventually("the scaler has looked at all there is", is_at_rest, 90)
+    eventually("the scaler has looked at all there is", is_at_rest, 180)
 
     moved = []
 
@@ -221,21 +225,31 @@ def test_the_scaler_owns_replicas_of_an_autoscaled_pool(kube: Kube, operator: Op
     eventually("four engines", lambda: size(kube) == 4)
 
 
-def test_a_name_that_is_taken_is_left_alone(kube: Kube, operator: Operator) -> None:
-    foreign = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "demo-batch"},
-        "spec": {"ports": [{"port": 1}]},
-    }
-    kube.apply(foreign)
-    kube.apply(serving())
+@pytest.mark.parametrize(
+    ("kind", "name", "spec"),
+    [
+        ("Service", "demo-batch", {"ports": [{"port": 1}]}),
+        (
+            "PersistentVolumeClaim",
+            cache_name("demo"),
+            {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+        ),
+    ],
+)
+def test_a_name_that_is_taken_is_left_alone(
+    kube: Kube, operator: Operator, kind: str, name: str, spec: dict[str, Any]
+) -> None:
+    kube.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+    cached = {"id": "google/gemma-4-E4B-it", "cache": {"size": "1Gi", "accessMode": "ReadWriteMany"}}
+    kube.apply(serving(model=cached))
     stalled = eventually(
         "it is stalled", lambda: (c := condition(kube.get("gsv", "demo"), "Stalled")).get("status") == "True" and c
     )
     assert stalled["reason"] == "NameConflict"
-    assert "Service demo-batch exists and belongs to somebody else" in stalled["message"]
-    assert children(kube) == ["Service/demo-batch"]
+    assert f"{kind} {name} exists and belongs to somebody else" in stalled["message"]
+    assert [*children(kube), *(f"PersistentVolumeClaim/{c['metadata']['name']}" for c in kube.list("pvc"))] == [
+        f"{kind}/{name}"
+    ]
 
 
 def test_a_bad_update_leaves_the_last_good_state(kube: Kube, operator: Operator) -> None:
