@@ -91,7 +91,7 @@ class Cluster:
         """Versions of objects that our writes made, the newest last."""
 
     def wrote(self, version: str) -> bool:
-        """True where this resourceVersion is of what was applied or reported here: the watch tells nothing new by it."""
+        """True where this resourceVersion is of what was created or reported here: the watch tells nothing new by it."""
         return version in self._own
 
     def silent_seconds(self) -> float:

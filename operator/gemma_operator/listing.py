@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 5
 # A CRD that is installed together with the operator is listed within seconds.
 LISTED_SECONDS = 30
+# What a look may fail with, an answer that is no JSON among it; the next look is soon.
+UNREADABLE = (*API_ERRORS, HTTPError, OSError, ValueError)
 
 Watched = Collection[tuple[str, str, str]]
 
@@ -44,7 +46,7 @@ async def until_listed(cluster: Cluster, is_listed: bool) -> None:
     """Ends once our kind comes, or comes back after it was removed: kopf would not watch it again."""
     while is_listed:
         await asyncio.sleep(LOOK_SECONDS)
-        with contextlib.suppress(*API_ERRORS, HTTPError, OSError, ValueError):
+        with contextlib.suppress(*UNREADABLE):
             is_listed = await cluster.is_listed(KIND)
     while not await listed_within(cluster, LISTED_SECONDS):
         pass
@@ -61,7 +63,7 @@ async def until_overlooked(cluster: Cluster, watched: Callable[[], Watched | Non
         await asyncio.sleep(LOOK_SECONDS)
         known = watched()
         unwatched = [] if known is None else [kind for kind, names in OPTIONAL.items() if names not in known]
-        with contextlib.suppress(*API_ERRORS, HTTPError, OSError, ValueError):
+        with contextlib.suppress(*UNREADABLE):
             found = {kind for kind in unwatched if await cluster.is_listed(kind)}
             if found & seen:
                 log.info("%s came, and isn't watched yet: starting anew", " and ".join(sorted(found & seen)))
