@@ -3,9 +3,10 @@
 import pytest
 
 from gemma_operator.scaling import feedback
-from gemma_operator.scaling.memory import Learned, Moment
+from gemma_operator.scaling.memory import Learned
+from gemma_operator.scaling.moment import Moment
 from gemma_operator.scaling.pool import Slo
-from gemma_operator.scaling.verdict import NOTHING, Evidence
+from gemma_operator.scaling.verdict import Evidence
 
 SLO = Slo(95, 0.3)
 PLANNED = 1.1
@@ -14,9 +15,21 @@ PLANNED = 1.1
 def moments(*ticks: tuple[float, float]) -> tuple[Moment, ...]:
     """Ticks of one engine, each with its load and its share of misses."""
     return tuple(
-        Moment(15.0 * (i + 1), 15.0, load, load, load, 1.0, 20.0, 0.05, 0.1, 1, Evidence(300, 300 * miss, 300 * miss), NOTHING, (), False)
+        Moment.of(
+            at=15.0 * (i + 1),
+            seconds=15.0,
+            each=0.05,
+            demand=load,
+            work=load,
+            level=load,
+            needed=1.0,
+            requests=20.0,
+            media_share=0.1,
+            engines=1,
+            ttft=Evidence(300, 300 * miss, 300 * miss),
+        )
         for i, (load, miss) in enumerate(ticks)
-    )  # fmt: skip
+    )
 
 
 def after(*ticks: tuple[float, float], correction: float = 1.0) -> float:

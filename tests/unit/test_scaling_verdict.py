@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma_operator.scaling.pool import Slo
-from gemma_operator.scaling.verdict import Evidence, Verdict, add, add_columns, columns, judge, over, quantile, wilson
+from gemma_operator.scaling.verdict import Evidence, Verdict, add, judge, over, quantile, wilson
 from tests.support.scaling import TTFT
 
 EXACT = ((0.25, 60.0), (0.3, 90.0), (0.5, 95.0), (math.inf, 100.0))
@@ -69,26 +69,3 @@ def test_quantiles_are_linear_within_a_bucket(share, value):
 def test_no_samples_have_no_quantile():
     assert quantile((), 0.95) is None
     assert quantile(((0.3, 0.0), (math.inf, 0.0)), 0.95) is None
-
-
-HISTOGRAMS = st.lists(
-    st.sampled_from([(0.1, 0.3, math.inf), (0.1, 0.5, math.inf), (0.3, math.inf)]).flatmap(
-        lambda edges: st.lists(st.floats(0, 1e6), min_size=len(edges), max_size=len(edges)).map(
-            lambda counts: tuple(zip(edges, sorted(counts), strict=True))
-        )
-    )
-    | st.just(()),
-    max_size=6,
-)
-
-
-@given(HISTOGRAMS)
-def test_histograms_that_are_kept_sum_up_to_the_same(found: list[tuple[tuple[float, float], ...]]) -> None:
-    assert add_columns(map(columns, found)) == add(found)
-
-
-def test_histograms_that_are_kept_share_their_edges_and_equal_counts() -> None:
-    """17 edges of 80 ticks of 2,000 pools are 2.7 million numbers."""
-    first, second = (columns(tuple((edge, 7.0 * n) for edge in (0.1, 0.3, math.inf))) for n in (1, 2))
-    assert first[0] is second[0]
-    assert len({id(count) for count in first[1]}) == 1

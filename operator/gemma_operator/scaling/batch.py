@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemma_operator.scaling import backlog, demand
-from gemma_operator.scaling.memory import Learned, Memory, Moment
+from gemma_operator.scaling.memory import Learned, Memory
+from gemma_operator.scaling.moment import Moment
 from gemma_operator.scaling.observation import Metrics, Observation
 from gemma_operator.scaling.pool import Fleet, Policy
-from gemma_operator.scaling.verdict import NOTHING
 
 TICK_SECONDS = 15.0
 
@@ -25,12 +25,14 @@ def measure(
     elif outside is None:
         return None, memory.learned
     else:
-        moment = _nothing(now, demand.work_per_request(policy.profile, memory.moments))
+        each = demand.work_per_request(policy.profile, memory.moments)
+        moment = Moment.of(at=now, seconds=TICK_SECONDS, each=each)
     each = moment.each
     waiting = (seen.waiting + seen.running + (outside or 0.0)) * each
     lots = backlog.update(memory.learned.lots, waiting, seen.finished * each, now, policy.deadline_seconds)
     learned = replace(memory.learned, lots=lots)
-    return replace(moment, needed=_engines(policy, fleet, learned, now)), learned
+    moment.set_needed(_engines(policy, fleet, learned, now))
+    return moment, learned
 
 
 def is_late(learned: Learned, now: float) -> bool:
@@ -51,22 +53,3 @@ def _engines(policy: Policy, fleet: Fleet, learned: Learned, now: float) -> floa
         at_once = needed(fleet.cold_start_seconds)
     # Whatever waits needs at least an engine to wait for.
     return max(at_once, 1e-6) if learned.lots else 0.0
-
-
-def _nothing(now: float, each: float) -> Moment:
-    return Moment(
-        at=now,
-        seconds=TICK_SECONDS,
-        demand=0.0,
-        work=0.0,
-        level=0.0,
-        needed=0.0,
-        requests=0.0,
-        each=each,
-        media_share=0.0,
-        engines=0,
-        ttft=NOTHING,
-        itl=NOTHING,
-        buckets=(),
-        saturated=False,
-    )

@@ -1,4 +1,4 @@
-"""Dataclasses of plain values to JSON and back, for records and for the memory in the status."""
+"""Dataclasses of plain values, and moments, to JSON and back, for records and for the memory in the status."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gemma_operator.scaling.moment import Moment
 
 T = TypeVar("T")
 INFINITY = "Infinity"
@@ -22,6 +24,8 @@ def encode(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {str(key): encode(own) for key, own in value.items()}
+    if isinstance(value, Moment):
+        return {"numbers": value.tolist(), "edges": encode(value.edges)}
     if isinstance(value, (frozenset, set)):
         return sorted(encode(own) for own in value)
     if isinstance(value, (list, tuple)):
@@ -38,6 +42,8 @@ def decode(kind: type[T], data: Any) -> T:
 def _decode(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and is_dataclass(kind):
         return kind(**{name: _decode(_hints(kind)[name], own) for name, own in data.items()})
+    if kind is Moment:
+        return Moment(map(_number, data["numbers"]), _decode(tuple[float, ...], data["edges"]))
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _decode_union(arguments, data)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from gemma_operator.scaling import headroom
 from gemma_operator.scaling.decision import Terms
-from gemma_operator.scaling.memory import Learned, Memory, Moment, within
+from gemma_operator.scaling.memory import Learned, Memory
+from gemma_operator.scaling.moment import Moment, Moments, within
 from gemma_operator.scaling.observation import Observation
 from gemma_operator.scaling.pool import Fleet, Policy
 from gemma_operator.scaling.profile import Profile, Rates
 from gemma_operator.scaling.schedule import scheduled_floor
-from gemma_operator.scaling.verdict import columns
 
 FAST_SECONDS = 60.0
 LEVEL_SECONDS = 300.0
@@ -52,7 +53,7 @@ def measure(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now
         planned = max(fast, level + _headroom(memory.learned, level))
         share = _media_share(recent, media_share, rates.requests, seen.seconds)
         needed = engines_for(policy, planned, share, memory.learned)
-    return Moment(
+    return Moment.of(
         at=now,
         seconds=seen.seconds,
         demand=demand,
@@ -65,19 +66,17 @@ def measure(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now
         engines=engines,
         ttft=seen.ttft,
         itl=seen.itl,
-        buckets=columns(seen.buckets),
+        buckets=seen.buckets,
         saturated=seen.waiting > QUEUE_PER_ENGINE * engines,
     )
 
 
-def work_per_request(profile: Profile, moments: tuple[Moment, ...]) -> float:
+def work_per_request(profile: Profile, moments: Moments) -> float:
     """Engine-seconds of one request, by what came lately, else by the profile's assumption."""
     return moments[-1].each if moments else profile.work(Rates(requests=1.0))
 
 
-def _each(
-    profile: Profile, work: float, requests: float, moments: tuple[Moment, ...], recent: tuple[Moment, ...]
-) -> float:
+def _each(profile: Profile, work: float, requests: float, moments: Moments, recent: Moments) -> float:
     work += sum([moment.work * moment.seconds for moment in recent])
     requests += sum([moment.requests * moment.seconds for moment in recent])
     return work / requests if requests >= 1 else work_per_request(profile, moments)
@@ -107,34 +106,35 @@ def terms(policy: Policy, fleet: Fleet, waiting: float, memory: Memory, now: flo
     fast = _mean(within(recent, now - FAST_SECONDS))
     cold_start = fleet.cold_start_seconds
     share = _media_share(recent)
-    found = Terms(
-        requests=fast / each if (each := work_per_request(policy.profile, moments)) else 0.0,
+    capable = capacity(policy, share, memory.learned, moments[-1].needed if moments else 1.0)
+    level, each = _mean(recent), work_per_request(policy.profile, moments)
+    found = partial(
+        Terms,
+        requests=fast / each if each else 0.0,
         media_share=share,
         fast=fast,
-        level=_mean(recent),
+        level=level,
         operating_point=policy.profile.operating_point(share) if policy.ttft else policy.profile.batch_load,
         correction=memory.learned.correction,
-        capacity=capacity(policy, share, memory.learned, moments[-1].needed if moments else 1.0),
+        capacity=capable,
         scheduled=min(policy.maximum, scheduled_floor(policy.schedule, now, cold_start)),
         cold_start=cold_start,
     )
     if not moments:
-        return found
+        return found()
     needed = _ceil(moments[-1].needed)
     if policy.ttft is None:
-        return replace(found, for_demand=needed, critical=needed)
+        return found(for_demand=needed, critical=needed)
     queued = max(0.0, waiting - QUEUE_PER_ENGINE * len(fleet.members))
-    work = queued * each
     # Engines for a queue that the others have drained before they start would come for nothing.
-    spare = needed * found.capacity - max(found.fast, found.level)
-    extra = max(0.0, work / max(DRAIN_SECONDS, cold_start) - spare)
-    return replace(
-        found,
-        headroom=_headroom(memory.learned, found.level),
+    spare = needed * capable - max(fast, level)
+    extra = max(0.0, queued * each / max(DRAIN_SECONDS, cold_start) - spare)
+    return found(
+        headroom=_headroom(memory.learned, level),
         chance=memory.learned.chance,
         for_demand=needed,
-        for_backlog=math.ceil(extra / found.capacity),
-        critical=_ceil(engines_for(policy, max(found.fast, found.level, _surge(moments, now)), share, memory.learned)),
+        for_backlog=math.ceil(extra / capable),
+        critical=_ceil(engines_for(policy, max(fast, level, _surge(moments, now)), share, memory.learned)),
     )
 
 
@@ -178,7 +178,7 @@ def _mean(moments: Iterable[Moment], demand: float = 0.0, seconds: float = 0.0) 
     return total / weight if weight else 0.0
 
 
-def _surge(moments: tuple[Moment, ...], now: float) -> float:
+def _surge(moments: Moments, now: float) -> float:
     """The load that came just now at the least, by chance as of requests whose work varies as much as its mean is."""
     latest = within(moments, now - SURGE_SECONDS)
     if not (seconds := sum(moment.seconds for moment in latest)):
@@ -187,9 +187,7 @@ def _surge(moments: tuple[Moment, ...], now: float) -> float:
     return mean - SURE * math.sqrt(2 * mean * latest[-1].each / seconds)
 
 
-def _media_share(
-    moments: tuple[Moment, ...], newest: float | None = None, requests: float = 0.0, seconds: float = 0.0
-) -> float:
+def _media_share(moments: Moments, newest: float | None = None, requests: float = 0.0, seconds: float = 0.0) -> float:
     """Media items per request, with a newer tick's."""
     total = items = 0.0
     for moment in moments:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemma_operator.scaling import headroom
-from gemma_operator.scaling.memory import Learned, Memory, Moment, Trial, gathered, within
+from gemma_operator.scaling.memory import Learned, Memory, Trial
+from gemma_operator.scaling.moment import Moments, gathered, within
 from gemma_operator.scaling.pool import Slo
 from gemma_operator.scaling.profile import SATURATED_SHARE
 from gemma_operator.scaling.verdict import NOTHING, Judgement, judge
@@ -44,7 +45,7 @@ ENOUGH = 100.0
 """Samples that make the short window do (at 5 % allowed: 2.2 to 9.9 % are told apart)."""
 
 
-def evidence(moments: tuple[Moment, ...], slo: Slo, now: float, itl: bool = False) -> Judgement:
+def evidence(moments: Moments, slo: Slo, now: float, itl: bool = False) -> Judgement:
     """The verdict on the last minute, or on a longer time where that has too few requests."""
     total = NOTHING
     for seconds in (SHORT_SECONDS, LONG_SECONDS, LONGEST_SECONDS):
@@ -56,7 +57,7 @@ def evidence(moments: tuple[Moment, ...], slo: Slo, now: float, itl: bool = Fals
 
 def learn(
     learned: Learned,
-    moments: tuple[Moment, ...],
+    moments: Moments,
     slo: Slo,
     operating_point: float,
     planned: float,
@@ -88,7 +89,7 @@ def learn(
     return _proven(learned, settled, slo, planned, now)
 
 
-def _proven(learned: Learned, settled: tuple[Moment, ...], slo: Slo, planned: float, now: float) -> Learned:
+def _proven(learned: Learned, settled: Moments, slo: Slo, planned: float, now: float) -> Learned:
     """Hardly any misses at the peaks of the load, of which one is just now: a little more of it.
 
     More than the profile says takes a load that lasts: what single peaks are carried with proves nothing for longer ones.
@@ -112,8 +113,8 @@ def learn_chance(
 ) -> Learned:
     """More of the demand may be left to chance after a tick with few misses; those that engines can't help don't count."""
     newest = memory.moments[-1]
-    missed = 0.0 if infeasible(memory, slo, operating_point, now) else newest.ttft.misses_low
-    share = missed / newest.ttft.samples if missed else 0.0
+    missed = 0.0 if infeasible(memory, slo, operating_point, now) else newest.misses
+    share = missed / newest.samples if missed else 0.0
     return replace(learned, chance=headroom.chance(learned.chance, share, slo.allowed, newest.seconds, sheds))
 
 
@@ -138,7 +139,7 @@ def _forget(learned: Learned, now: float) -> Learned:
 
 def _saturated(
     learned: Learned,
-    short: tuple[Moment, ...],
+    short: Moments,
     slo: Slo,
     planned: float,
     now: float,
@@ -153,7 +154,7 @@ def _saturated(
     return replace(learned, correction=lower, too_high=learned.correction, cut_at=now, trial=None)
 
 
-def _fair(moments: tuple[Moment, ...], planned: float) -> tuple[Moment, ...]:
+def _fair(moments: Moments, planned: float) -> Moments:
     """Those whose misses are the profile's: under more load than is planned for they are the demand's.
 
     So they are in the tick after it, in which the last of those requests are answered. And the worst ones are left out,
@@ -165,14 +166,14 @@ def _fair(moments: tuple[Moment, ...], planned: float) -> tuple[Moment, ...]:
         for moment, last in zip(moments, before, strict=False)
         if moment.load <= planned and (last is None or last.load <= planned)
     ]
-    worst = {id(moment) for moment in sorted(calm, key=lambda moment: moment.ttft.misses_low)[-BURST_TICKS:]}
+    worst = {id(moment) for moment in sorted(calm, key=lambda moment: moment.misses)[-BURST_TICKS:]}
     return tuple([moment for moment in calm if id(moment) not in worst])
 
 
 def _missed(
     learned: Learned,
     missed: Judgement,
-    fair: tuple[Moment, ...],
+    fair: Moments,
     planned: float,
     hopeless: bool,
     now: float,
@@ -199,7 +200,7 @@ def _missed(
     )
 
 
-def _is_flat(moments: tuple[Moment, ...]) -> bool:
+def _is_flat(moments: Moments) -> bool:
     """True where the misses don't depend on the load: the two halves of the ticks, by their load, have equal shares."""
     ordered = sorted(moments, key=lambda moment: moment.load)
     lower, upper = tuple(ordered[: len(ordered) // 2]), tuple(ordered[len(ordered) // 2 :])
@@ -209,11 +210,11 @@ def _is_flat(moments: tuple[Moment, ...]) -> bool:
     return light.misses_low / light.samples >= FLAT_SHARE * heavy.misses_low / heavy.samples
 
 
-def _load_of_misses(moments: tuple[Moment, ...]) -> float:
+def _load_of_misses(moments: Moments) -> float:
     """Mean load per engine at which requests missed: engines carry less than that."""
-    misses = sum(moment.ttft.misses_low for moment in moments)
-    return sum(moment.ttft.misses_low * moment.load for moment in moments) / misses
+    misses = sum(moment.misses for moment in moments)
+    return sum(moment.misses * moment.load for moment in moments) / misses
 
 
-def _mean_load(moments: tuple[Moment, ...]) -> float:
+def _mean_load(moments: Moments) -> float:
     return sum(moment.load for moment in moments) / len(moments)

@@ -60,7 +60,7 @@ def headroom(rises: Histogram, heights: Histogram, level: float, share: float) -
     What rises on top of the level, but no more than up to what nearly all demand has stayed under: bursts on a quiet
     load are as high from a busy minute as from a calm one.
     """
-    if sum(weight for _, weight in rises) < LEAST_TICKS * level:
+    if sum([weight for _, weight in rises]) < LEAST_TICKS * level:
         return level * UNKNOWN_SHARE
     usual = max(quantile(heights, LEAST_CHANCE) - level, NEW_HEIGHT * level)
     return min(quantile(rises, share), usual)
@@ -68,9 +68,9 @@ def headroom(rises: Histogram, heights: Histogram, level: float, share: float) -
 
 def quantile(histogram: Histogram, share: float) -> float:
     """The value that all but `share` of the weight is at or under."""
-    total, reached = sum(weight for _, weight in histogram), 0.0
+    wanted, reached = (1 - share) * sum([weight for _, weight in histogram]), 0.0
     for index, weight in histogram:
         reached += weight
-        if reached >= (1 - share) * total:
+        if reached >= wanted:
             return 0.0 if index == NONE else LEAST * math.exp(index * GROWTH)
     return 0.0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 from gemma_operator.scaling import codec
 from gemma_operator.scaling.backlog import Lots
 from gemma_operator.scaling.headroom import LEAST_CHANCE, Histogram
-from gemma_operator.scaling.verdict import Columns, Evidence
+from gemma_operator.scaling.moment import Moments, within
 
 VERSION = 3
 READABLE = (2, 3)
@@ -19,43 +17,6 @@ READABLE = (2, 3)
 KEEP_SECONDS = 1200.0
 MOST_GAP_SECONDS = 120.0
 """After a longer pause between two ticks the history is broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One tick in which new samples came."""
-
-    at: float
-    seconds: float
-    demand: float
-    """Engine-seconds per second that clients asked for."""
-    work: float
-    """Engine-seconds per second that the engines answered."""
-    level: float
-    """Mean demand up to then."""
-    needed: float
-    """Engines needed for it, headroom included, before rounding; an integer would be no proof for one engine less."""
-    requests: float
-    """Answered per second."""
-    each: float
-    """Engine-seconds of one request, by what came lately."""
-    media_share: float
-    engines: int
-    ttft: Evidence
-    itl: Evidence
-    buckets: Columns
-    saturated: bool
-    """Requests wait: the engines answer all that they can. Refusals don't show that: limits cut queues short."""
-
-    @property
-    def served(self) -> float:
-        """Work answered per engine."""
-        return self.work / max(self.engines, 1)
-
-    @property
-    def load(self) -> float:
-        """Demand per engine."""
-        return self.demand / max(self.engines, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +70,7 @@ class Memory:
     learned: Learned = Learned()
     at: float = 0.0
     """The last tick."""
-    moments: tuple[Moment, ...] = ()
+    moments: Moments = ()
     whole_since: float | None = None
     """Since when every tick saw all engines."""
     calm_since: float | None = None
@@ -120,9 +81,6 @@ class Memory:
     def save(self) -> dict[str, Any]:
         """A small JSON object for the status."""
         return {"version": VERSION, **codec.encode(_rounded(self.learned))}
-
-
-_at = attrgetter("at")
 
 
 def restore(saved: Mapping[str, Any] | None) -> Memory:
@@ -143,20 +101,6 @@ def resume(memory: Memory, now: float) -> Memory:
             learned = replace(learned, cut_at=0.0, too_high=None, infeasible_until=0.0, trial=None)
         return Memory(learned, at=now)
     return replace(memory, moments=within(memory.moments, now - KEEP_SECONDS))
-
-
-def within(moments: tuple[Moment, ...], since: float) -> tuple[Moment, ...]:
-    """The moments after `since`."""
-    return moments[bisect_right(moments, since, key=_at) :]
-
-
-def gathered(moments: tuple[Moment, ...], itl: bool = False) -> Evidence:
-    """The evidence of some moments together."""
-    samples = low = high = 0.0
-    for moment in moments:
-        own = moment.itl if itl else moment.ttft
-        samples, low, high = samples + own.samples, low + own.misses_low, high + own.misses_high
-    return Evidence(samples, low, high)
 
 
 def _rounded(learned: Learned) -> Learned:

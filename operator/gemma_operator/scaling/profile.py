@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ SATURATED_SHARE = 0.85
 """Operating point over what a saturated engine answers: 1.0 over 1.2 in the step model."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Profile:
     """Costs and operating points of one engine version, model and GPU."""
 
@@ -93,7 +93,7 @@ class Profile:
     unreadable: bool = False
     """It stands in for one that was asked for and can't be read."""
 
-    @property
+    @cached_property
     def saturated(self) -> float:
         """Load that an engine answers at most, whatever waits."""
         return max(point.load for point in self.points) / SATURATED_SHARE
@@ -140,19 +140,18 @@ class Profile:
 
     def operating_point(self, media_share: float) -> float:
         """Load per engine at which the SLO still holds: linear between the points, never beyond them."""
-        rows = _rows(self.points)
+        rows = self._rows
         low, high, share = _between(tuple(rows), self.burstiness)
         at_low = _load(rows[low], media_share)
         return at_low + (_load(rows[high], media_share) - at_low) * share if share else at_low
 
-
-@cache
-def _rows(points: tuple[Point, ...]) -> dict[float, dict[float, float]]:
-    """Burstiness -> media share -> load, both ascending."""
-    rows: dict[float, dict[float, float]] = {}
-    for point in sorted(points, key=lambda point: (point.burstiness, point.media_share)):
-        rows.setdefault(point.burstiness, {})[point.media_share] = point.load
-    return rows
+    @cached_property
+    def _rows(self) -> dict[float, dict[float, float]]:
+        """Burstiness -> media share -> load, both ascending."""
+        rows: dict[float, dict[float, float]] = {}
+        for point in sorted(self.points, key=lambda point: (point.burstiness, point.media_share)):
+            rows.setdefault(point.burstiness, {})[point.media_share] = point.load
+        return rows
 
 
 def _load(row: dict[float, float], media_share: float) -> float:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from gemma_operator.scaling import batch, demand, feedback, findings
 from gemma_operator.scaling.decision import Decision, Reason, Terms
-from gemma_operator.scaling.memory import Down, Memory, Moment, resume, within
+from gemma_operator.scaling.memory import Down, Memory, resume
+from gemma_operator.scaling.moment import Moments, ttft, within
 from gemma_operator.scaling.observation import Metrics, Observation
 from gemma_operator.scaling.pool import Fleet, Mode, Policy
-from gemma_operator.scaling.verdict import Judgement, Verdict, add_columns, quantile
+from gemma_operator.scaling.verdict import Judgement, Verdict, quantile
 
 SETTLED_SECONDS = 60.0
 """What younger engines measure is their warm-up."""
@@ -272,6 +273,6 @@ def _message(fleet: Fleet, change: _Change, is_dry: bool) -> str:
     return f"{'would be ' if is_dry else ''}{fleet.desired} -> {change.replicas} replicas: {change.why}"
 
 
-def _p95(moments: tuple[Moment, ...], judgement: Judgement | None, now: float) -> float | None:
+def _p95(moments: Moments, judgement: Judgement | None, now: float) -> float | None:
     seconds = judgement.seconds if judgement else feedback.LONG_SECONDS
-    return quantile(add_columns([moment.buckets for moment in within(moments, now - seconds)]), 0.95)
+    return quantile(ttft(within(moments, now - seconds)), 0.95)

@@ -6,13 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 
 from gemma_operator.scaling.counters import Buckets
 from gemma_operator.scaling.pool import Slo
-
-Columns = tuple[tuple[float, ...], ...]
-"""A histogram as its edges, which are one object for all that have them, and its counts; empty where there is none."""
 
 Z = 1.645
 """One-sided 95 % normal quantile of the Wilson bounds: 3 misses of 20 prove more than 5 %, 0 of 60 prove less."""
@@ -99,31 +95,6 @@ def add(histograms: Iterable[Buckets]) -> Buckets:
     tables = [dict(buckets) for buckets in listed]
     shared = set.intersection(*(set(table) for table in tables))
     return tuple((edge, sum(table[edge] for table in tables)) for edge in sorted(shared))
-
-
-def columns(buckets: Buckets) -> Columns:
-    """The same histogram with less memory, to be kept: 2,000 pools keep 80 of them each."""
-    counts, newest = [], 0.0
-    for _, count in buckets:
-        newest = newest if count == newest else count
-        counts.append(newest)
-    return (_shared(tuple([edge for edge, _ in buckets])), tuple(counts)) if counts else ()
-
-
-@lru_cache(256)
-def _shared(edges: tuple[float, ...]) -> tuple[float, ...]:
-    return edges
-
-
-def add_columns(histograms: Iterable[Columns]) -> Buckets:
-    """As `add`."""
-    listed = [histogram for histogram in histograms if histogram]
-    if not listed:
-        return ()
-    edges = listed[0][0]
-    if all(own is edges for own, _ in listed):
-        return tuple(zip(edges, map(sum, zip(*[counts for _, counts in listed], strict=True)), strict=True))
-    return add(tuple(zip(own, counts, strict=True)) for own, counts in listed)
 
 
 def quantile(buckets: Buckets, share: float) -> float | None:
