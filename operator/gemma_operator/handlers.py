@@ -17,6 +17,8 @@ from gemma_operator.workqueue import WorkQueue
 CHILDREN = tuple(KINDS[kind] for kind in (*CHILD_KINDS, "Pod"))
 # Objects of a kind that are read at a time at the start: all 2,000 Deployments of a large fleet at once are 300 MiB of Python's objects.
 LIST_CHUNK = 100
+# kopf keeps an object for so long after its last event: at a start all that it lists in this time is held at once.
+IDLE_SECONDS = 1
 # What happens to one child happens in a second to several: the look comes this long after the first event, seconds.
 CHILD_SECONDS = 0.5
 # Where keys are due and for this long (seconds) no worker moved and no request ended, the loop is dead: a request ends within 25 s.
@@ -47,6 +49,7 @@ def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
     settings.watching.connect_timeout = 10
     settings.watching.server_timeout = 300
     settings.watching.chunk_size = LIST_CHUNK
+    settings.queueing.idle_timeout = IDLE_SECONDS
     settings.persistence.diffbase_storage = NoDifferences()
     settings.persistence.finalizer = f"{GROUP}/unused"
     settings.scanning.disabled = bool(ours.namespaces)

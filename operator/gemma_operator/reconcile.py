@@ -104,7 +104,8 @@ class Reconciler:
             serving = parse(body)
             want = desired(serving, self._settings.defaults)
             profiles = await self._profiles.read(serving, want.engines)
-            self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders)
+            is_newest = old.get("observedGeneration") == generation
+            self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders, is_newest)
             # Whatever hinders the rest of this look: a hung engine answers nobody.
             await self._restart_hung(body)
             scaling = self._scaler.scaling((serving.namespace, serving.name))

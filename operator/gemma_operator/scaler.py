@@ -19,6 +19,8 @@ from gemma_operator.observe import PoolState
 from gemma_operator.pods import epoch
 from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
+from gemma_operator.scaling.decision import Decision
+from gemma_operator.scaling.feedback import LONG_SECONDS
 from gemma_operator.scaling.heartbeat import Beats, Hung, follow
 from gemma_operator.scaling.memory import restore
 from gemma_operator.scaling.news import is_lesson, is_news
@@ -26,7 +28,7 @@ from gemma_operator.scaling.observation import Observation, Watch, observe
 from gemma_operator.scaling.pool import Mode
 from gemma_operator.scaling.profile import Profile
 from gemma_operator.scaling.rule import decide
-from gemma_operator.scaling_status import PoolScaling, Scaling
+from gemma_operator.scaling_status import PoolScaling, Scaling, shown_decisions
 from gemma_operator.settings import Settings
 from gemma_operator.tracking import Pool, Serving, figures_of, lasting_gap, lend, outcome, spec_of, victims_of
 from gemma_operator.workqueue import Key, WorkQueue
@@ -36,6 +38,8 @@ STATUS_REFRESH_SECONDS = 30
 """How often the status may be renewed for measured values alone; they are where they have moved by a quarter."""
 MEMORY_REFRESH_SECONDS = 600
 """How often what was learnt is written down while nothing else changes, where it is another lesson (`news.py`)."""
+QUIET_SECONDS = LONG_SECONDS
+"""After a restart no verdict that is less sure than the one shown takes its place before as much was seen again."""
 APART_SECONDS = 0.01
 """Between two of the looks that a tick asks for: a thousand at once would hold up whatever is created meanwhile."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
@@ -63,16 +67,23 @@ class Scaler:
         shown: Mapping[str, Any],
         profiles: Mapping[str, Profile] | None = None,
         lenders: Collection[str] = (),
+        is_newest: bool = False,
     ) -> None:
         """Take over policy and fleet of every pool as of the last reconcile.
 
-        `shown` is `status.pools` as it stands; `profiles` says of pools what their engines carry; `lenders`: pools whose engines
-        can answer the interactive pool's requests, and may.
+        `shown` is `status.pools` as it stands, `is_newest`: it speaks of this spec; `profiles` says of pools what their engines
+        carry; `lenders`: pools whose engines can answer the interactive pool's requests, and may.
         """
         key = (serving.namespace, serving.name)
         known = self._servings.get(key)
+        decided: Mapping[str, Decision] = {}
         if known is None or known.uid != serving.uid:  # nothing is learnt from one of the same name that was deleted
             known = self._servings[key] = Serving(serving.uid)
+            decided = shown_decisions(shown)
+            if is_newest and decided.keys() >= serving.spec.pools.keys():
+                known.quiet_until = self._clock() + QUIET_SECONDS
+        elif not is_newest:
+            known.quiet_until = 0.0
         pools = {}
         for name in serving.spec.pools:
             spec = spec_of(serving, name, (profiles or {}).get(name), name in lenders)
@@ -81,6 +92,8 @@ class Scaler:
                 saved = shown.get(name, {}).get("memory", {})
                 memory = restore(saved)
                 pool = Pool(spec, memory, saved, memory.learned, self._clock())
+                if known.quiet_until:
+                    pool.shown = pool.decision = decided.get(name)
             elif state.desired not in (pool.fleet.desired, pool.target, pool.asked):
                 pool.foreign = (*pool.foreign[-CONTESTED_TIMES:], self._clock())
             pool.spec = spec
@@ -108,10 +121,11 @@ class Scaler:
     def scaling(self, key: Key) -> Scaling:
         """Last decisions of a serving, for plan and status."""
         serving = self._servings.get(key, Serving())
+        is_quiet = self._clock() < serving.quiet_until
         return {
             name: PoolScaling(
                 policy=pool.spec.policy,
-                decision=pool.shown,
+                decision=None if is_quiet else pool.shown,
                 missing=pool.missing,
                 target=pool.target,
                 victims=pool.victims if pool.target is not None else (),
@@ -173,7 +187,9 @@ class Scaler:
             }
             changed = self._decide(key, serving, seen, engines, now)
             changed |= self._find_hung(serving) or serving.to_restart(now) is not None
-            if changed or now - serving.shown_at >= STATUS_REFRESH_SECONDS:
+            if changed:
+                serving.quiet_until = 0.0
+            if changed or (now - serving.shown_at >= STATUS_REFRESH_SECONDS and now >= serving.quiet_until):
                 serving.shown_at = now
                 if self._show(serving, now) or changed:
                     woken.append(key)
@@ -214,7 +230,8 @@ class Scaler:
 
         A target that can't be reached is not pressed each tick: the queue retries what failed.
         """
-        before = {name: outcome(pool) for name, pool in serving.pools.items()}
+        is_quiet = now < serving.quiet_until
+        before = {name: outcome(pool, is_quiet) for name, pool in serving.pools.items()}
         claims = {}
         for name, observation in seen.items():
             pool = serving.pools[name]
@@ -229,10 +246,10 @@ class Scaler:
             pool.decision = decision
             pool.asked, pool.target = pool.target, decision.replicas if is_move else None
             pool.victims = victims_of(pool, engines)
-            if is_move and outcome(pool) != before[name]:
+            if is_move and outcome(pool, is_quiet) != before[name]:
                 log.info("%s: %s (%s)", PoolId(*key, name), decision.message, decision.reason)
         lend(serving, engines, now)
-        return any(outcome(pool) != before[name] for name, pool in serving.pools.items())
+        return any(outcome(pool, is_quiet) != before[name] for name, pool in serving.pools.items())
 
     def _find_hung(self, serving: Serving) -> bool:
         """Note which engines hang; True where others do than before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -119,6 +120,15 @@ def pool_status(known: PoolScaling | None, shown: Mapping[str, Any] = MappingPro
         if decision.p95 is not None:
             out["p95Milliseconds"] = round(decision.p95 * 1000)
     return out | kept
+
+
+def shown_decisions(shown: Mapping[str, Any]) -> dict[str, Decision]:
+    """The decisions that `pool_status` told of in `status.pools`, by pool; those that can't be read are left out."""
+    found = {}
+    for name, pool in shown.items():
+        with suppress(TypeError, ValueError, KeyError):
+            found[name] = codec.decode(Decision, pool["lastDecision"]["record"])
+    return found
 
 
 def _attainment(judgement: Judgement) -> str:

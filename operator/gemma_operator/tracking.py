@@ -72,6 +72,7 @@ class Pool:
     foreign: tuple[float, ...] = ()
     """When somebody else changed the size."""
     shown: Decision | None = None
+    """What the status shows of it."""
     hung: tuple[Hung, ...] = ()
     restarted_at: float = 0.0
     """When one of its engines was last restarted because it hung."""
@@ -127,6 +128,8 @@ class Serving:
     kept: str = ""
     """Why the engine that hangs, and whose turn it is, was not evicted."""
     shown_at: float = 0.0
+    quiet_until: float = 0.0
+    """Until then what an operator before this one has shown stays, unless there is something to be done: less is known."""
 
     def to_restart(self, now: float) -> Hung | None:
         """The engine to restart now."""
@@ -210,8 +213,8 @@ def lasting_gap(pool: Pool, seen: Observation, now: float) -> Missing | None:
     return missing if pool.gaps > 1 else None
 
 
-def outcome(pool: Pool) -> tuple[object, ...] | None:
-    """What of a tick's result is worth a reconcile when it changes."""
+def outcome(pool: Pool, is_quiet: bool = False) -> tuple[object, ...] | None:
+    """What of a tick's result is worth a reconcile when it changes; `is_quiet`: what has to be done alone."""
     if (decision := pool.decision) is None:
         return None
     # A target that is not reached is asked for with changing reasons.
@@ -220,7 +223,8 @@ def outcome(pool: Pool) -> tuple[object, ...] | None:
     kinds = {finding.kind for finding in decision.findings}
     would_be = decision.message.partition(":")[0] if decision.dry_run else ""
     loans = decision.lent, decision.away, [flip.uid for flip in pool.flips]
-    return decision.replicas, reason, verdicts, kinds, pool.missing and pool.missing.reason, loans, would_be
+    to_do = decision.replicas, pool.missing and pool.missing.reason, loans, would_be
+    return to_do if is_quiet else (*to_do, reason, verdicts, kinds)
 
 
 def figures_of(pool: Pool) -> Figures:

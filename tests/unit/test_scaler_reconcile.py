@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from gemma_operator.metrics.prometheus import PrometheusSource
 from gemma_operator.reconcile import Reconciler
 from gemma_operator.scaler import Scaler
 from gemma_operator.settings import read_settings
-from tests.support.scripted_prometheus import Reply, ScriptedEngine, ScriptedPrometheus, scripted_prometheus
+from tests.support.scripted_prometheus import Reply, ScriptedEngine, ScriptedPrometheus, refusal, scripted_prometheus
 from tests.unit.builders import body
 from tests.unit.fake_cluster import FakeCluster
 
@@ -295,26 +294,54 @@ async def test_the_least_loaded_engine_is_marked_before_the_pool_shrinks(prometh
     assert writes == [("go first", "Pod", f"{NAME}-1"), ("scale", "Deployment", NAME)]
 
 
-async def test_a_restart_of_the_operator_turns_no_condition(prometheus: ScriptedPrometheus) -> None:
+async def restarted(prometheus: ScriptedPrometheus) -> World:
+    """An operator that begins at a serving which is judged, and at rest."""
     world = World(prometheus, minimum=2)
     await world.start(2)
-    await world.tick(20)
-    shown = copy.deepcopy(world.cluster.objects["GemmaServing", *KEY]["status"])
+    await world.tick(50)
     world.restart()
     world.cluster.writes.clear()
     world.cluster.events.clear()
     await world.reconcile()
+    return world
+
+
+async def test_a_restart_of_the_operator_writes_nothing(prometheus: ScriptedPrometheus) -> None:
+    """It would say "not read yet", then "too few samples", and then what stood there before: in a fleet of a thousand 2,000 writes."""
+    world = await restarted(prometheus)
+    await world.tick(40)
     assert world.cluster.writes == []
-    await world.tick()
-    assert {verb for verb, _, _ in world.cluster.writes} <= {"status"}
-    now = world.cluster.objects["GemmaServing", *KEY]["status"]
-    unmeasured = {"SLOMet"}  # what was counted is not kept
-    assert [
-        (before["type"], before["status"])
-        for before, after in zip(shown["conditions"], now["conditions"], strict=True)
-        if before["lastTransitionTime"] != after["lastTransitionTime"] and before["type"] not in unmeasured
-    ] == []
-    assert [event for event in world.cluster.events if "SLOMet" not in event[2]] == []
+    assert world.cluster.events == []
+
+
+@pytest.mark.parametrize("ticks", [0, 5])
+async def test_what_happens_soon_after_a_restart_is_told_at_once(prometheus: ScriptedPrometheus, ticks: int) -> None:
+    world = await restarted(prometheus)
+    await world.tick(ticks)
+    prometheus.reply = refusal("down", 503)
+    await world.tick(3)
+    assert world.condition("MetricsAvailable") == "False QueryFailed"
+    prometheus.reply = None
+    await world.tick(3)
+    assert world.condition("MetricsAvailable") == "True Fresh"
+
+
+async def test_load_that_rises_soon_after_a_restart_is_answered(prometheus: ScriptedPrometheus) -> None:
+    world = await restarted(prometheus)
+    world.rate = 200
+    await world.tick(6)
+    assert world.size > 2
+    assert world.pool["lastDecision"]["replicas"] == world.size
+
+
+async def test_a_spec_that_changes_soon_after_a_restart_is_judged_anew(prometheus: ScriptedPrometheus) -> None:
+    world = await restarted(prometheus)
+    await world.tick(4)
+    world.edit(slo={"ttft": {"percentile": 95, "target": "250ms"}})
+    await world.reconcile()
+    await world.tick(1)
+    conditions = world.cluster.objects["GemmaServing", *KEY]["status"]["conditions"]
+    assert "250 ms" in next(one["message"] for one in conditions if one["type"] == "SLOMet")
 
 
 async def test_a_serving_that_is_deleted_and_made_anew_between_two_looks_inherits_nothing(

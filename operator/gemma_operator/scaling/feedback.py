@@ -113,7 +113,7 @@ def learn_chance(
 ) -> Learned:
     """More of the demand may be left to chance after a tick with few misses; those that engines can't help don't count."""
     newest = memory.moments[-1]
-    missed = 0.0 if infeasible(memory, slo, operating_point, now) else newest.misses
+    missed = 0.0 if newest.misses and infeasible(memory, slo, operating_point, now) else newest.misses
     share = missed / newest.samples if missed else 0.0
     return replace(learned, chance=headroom.chance(learned.chance, share, slo.allowed, newest.seconds, sheds))
 

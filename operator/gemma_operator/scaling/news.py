@@ -17,7 +17,7 @@ SHARE = 0.25
 LEAST_CORRECTION = 0.02
 LEAST_LOAD = 0.1
 """Engine-seconds per second: what was learnt of less doesn't matter."""
-MORE = 2.0
+MORE = 8.0
 """The same, seen in so many times as many requests, is more: it isn't forgotten as soon."""
 
 
