@@ -26,6 +26,8 @@ from tools.fleet.world import SPEC, World, await_all, condition, is_current, nam
 
 STEADY_SECONDS, SCRAPE_SECONDS, QUIET_SECONDS, APPLIES, POLL_SECONDS = 300, 30, 40, 20, 0.01
 """Steady for the chart's `resyncSeconds`, in which every serving is compared once with what its last look saw."""
+AFTERWARDS_SECONDS = 400
+"""After a restart: the five minutes in which the status is left alone, and those in which it would be renewed."""
 LIST_SECONDS = 5
 """A list of a thousand servings costs the API server as much as the operator's own work of that time."""
 
@@ -178,7 +180,7 @@ def _exists(apps: Any, name: str, namespace: str) -> bool:
 
 
 def _warm(world: World, count: int) -> dict[str, float]:
-    """A restart: every serving is looked at, nothing is there to be done."""
+    """A restart: every serving is looked at, nothing is there to be done, then or later."""
     assert world.operator is not None
     _rest(world)
     world.operator.stop()
@@ -186,10 +188,13 @@ def _warm(world: World, count: int) -> dict[str, float]:
     started = time.monotonic()
     world.start()
     await_all("servings are looked at", lambda: int(_reconciles(world.metrics())), count + APPLIES, 900)
-    return {
-        "restart s": time.monotonic() - started,
-        "restart CPU s": world.usage().cpu_seconds,
+    row = {"restart s": time.monotonic() - started, "restart CPU s": world.usage().cpu_seconds}
+    time.sleep(AFTERWARDS_SECONDS)
+    return row | {
         "restart writes": len(world.writes()) - writes,
+        "restart looks per serving": _reconciles(world.metrics()) / (count + APPLIES),
+        "restart RSS MiB": world.usage().rss_mib,
+        "restart peak RSS MiB": world.usage().peak_mib,
     }
 
 
