@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,10 @@ from gemma_operator.workload.errors import WorkloadError
 
 ERRORS = (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError, SweepError, WorkloadError)
 """What is told in one line; anything else is a fault of ours."""
+
+STDERR = 2
+GIVE_UP_SECONDS = 30
+"""An operator that has ended, and whose tasks don't let themselves be ended, tells where they hang and ends all the same."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,13 +57,21 @@ def _run(_: argparse.Namespace) -> int:
     from gemma_operator.app import WatchDied, run  # kopf and kubernetes take 0.5 s that the other commands don't need
     from gemma_operator.connection import NoCluster
 
+    async def run_to_the_end() -> None:
+        try:
+            await run(read_settings())
+        finally:
+            faulthandler.dump_traceback_later(GIVE_UP_SECONDS, exit=True, file=STDERR)
+
     try:
-        asyncio.run(run(read_settings()))
+        asyncio.run(run_to_the_end())
     except NoCluster as error:
         raise BadSetting(str(error)) from error
     except WatchDied as error:
         print(f"gemma-operator: {error}", file=sys.stderr)
         return 1
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     return 0
 
 
