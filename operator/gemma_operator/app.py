@@ -32,9 +32,9 @@ from gemma_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 WORKERS = 4
-# A tick over a thousand pools makes 100,000 short-lived objects: collecting after each 700 of them costs a third of it. What
+# A tick over 2,000 pools makes 200,000 short-lived objects: collecting after each 700 of them costs a third of it. What
 # lives for seconds, as kopf's task for each object that has changed, goes with the second number.
-COLLECT_AFTER = (100_000, 5, 20)
+COLLECT_AFTER = (200_000, 5, 20)
 # Keys that run when the operator is told to stop have this long to end, seconds: well below a Pod's 30 s of grace.
 LAST_KEYS_SECONDS = 10
 # A reading must be over well before the next tick.

@@ -40,6 +40,8 @@ MEMORY_REFRESH_SECONDS = 600
 """How often what was learnt is written down while nothing else changes, where it is another lesson (`news.py`)."""
 QUIET_SECONDS = LONG_SECONDS
 """After a restart no verdict that is less sure than the one shown takes its place before as much was seen again."""
+AT_ONCE = 20
+"""Servings that are decided on before the event loop has its turn: a thousand would hold it up."""
 APART_SECONDS = 0.01
 """Between two of the looks that a tick asks for: a thousand at once would hold up whatever is created meanwhile."""
 CONTESTED_TIMES, CONTESTED_SECONDS = 3, 600
@@ -181,7 +183,9 @@ class Scaler:
         engines = {} if isinstance(reading, Missing) else reading.engines
         self._beats = follow(self._beats, engines, now)
         woken = []
-        for key, serving in list(self._servings.items()):
+        for number, (key, serving) in enumerate(list(self._servings.items())):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             seen = {
                 name: observations[pool_id] for name in serving.pools if (pool_id := PoolId(*key, name)) in observations
             }
@@ -193,7 +197,6 @@ class Scaler:
                 serving.shown_at = now
                 if self._show(serving, now) or changed:
                     woken.append(key)
-            await asyncio.sleep(0)  # a thousand servings must not hold up the event loop
         return woken
 
     async def _read(self) -> Reading:

@@ -6,8 +6,10 @@ differences are the business of `scaling.observation`.
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from gemma_operator.metrics import names
@@ -53,7 +55,8 @@ class PrometheusSource:
         """One query for all engines of the cluster, up to five for all queries of users, one more where no engine is found."""
         try:
             self._client.begin()
-            found = self._engines(now, COUNTERS_QUERY if itl else WITHOUT_ITL_QUERY)
+            with _uncollected():
+                found = self._engines(now, COUNTERS_QUERY if itl else WITHOUT_ITL_QUERY)
         except SourceFailed as error:
             return error.missing
         if isinstance(found, Missing) and (not queries or found.reason is not MissingReason.NO_SERIES):
@@ -97,6 +100,16 @@ class PrometheusSource:
             f"{self._client.name} knows no engine ({wanted}): is there a PodMonitor (podMonitor.enabled in the chart's "
             "values) that it selects by label, and in the namespaces of the engines?"
         )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """The answer for 2,000 engines is 140,000 objects, none of them garbage: looking through them is a seventh of a tick's CPU time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def group(result: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, list[Sample]]]]:

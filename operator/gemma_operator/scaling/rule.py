@@ -97,12 +97,9 @@ def _follow(fleet: Fleet, seen: Observation, memory: Memory, now: float) -> Memo
     # An engine of another pool is set up differently: what it carries says nothing of this pool's own.
     has_guests = any(member.lent for member in fleet.members)
     is_calm = is_whole and not (is_young or has_guests or fleet.rolling_out)
-    return replace(
-        memory,
-        at=now,
-        whole_since=(now if memory.whole_since is None else memory.whole_since) if is_whole else None,
-        calm_since=(now if memory.calm_since is None else memory.calm_since) if is_calm else None,
-    )
+    whole_since = (now if memory.whole_since is None else memory.whole_since) if is_whole else None
+    calm_since = (now if memory.calm_since is None else memory.calm_since) if is_calm else None
+    return Memory(memory.learned, now, memory.moments, whole_since, calm_since, memory.down)
 
 
 def _take_in(policy: Policy, fleet: Fleet, seen: Observation, memory: Memory, now: float) -> Memory:
