@@ -26,6 +26,9 @@ from tools.fleet.world import SPEC, World, await_all, condition, is_current, nam
 
 STEADY_SECONDS, SCRAPE_SECONDS, QUIET_SECONDS, APPLIES, POLL_SECONDS = 300, 30, 40, 20, 0.01
 """Steady for the chart's `resyncSeconds`, in which every serving is compared once with what its last look saw."""
+GOALS = {
+    "cold s": 120, "cold CPU s": None, "steady CPU of a core %": 5, "peak RSS MiB": 300, "apply to Deployments p95 s": 1, "restart s": None,
+}  # fmt: skip
 AFTERWARDS_SECONDS = 400
 """After a restart: the five minutes in which the status is left alone, and those in which it would be renewed."""
 LIST_SECONDS = 5
@@ -198,11 +201,27 @@ def _warm(world: World, count: int) -> dict[str, float]:
     }
 
 
+def plot(rows: list[dict[str, float]], path: Path) -> None:
+    """How each figure grows with the fleet; dashed: what is wanted of a thousand servings."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    for axes, (name, wanted) in zip(figure.subplots(2, 3).flat, GOALS.items(), strict=True):
+        found = [(row["servings"], row[name]) for row in rows if name in row]
+        axes.plot(*zip(*found, strict=True), "o-", color="#1f5fa8")
+        if wanted is not None:
+            axes.axhline(wanted, color="#b03030", linestyle="--", linewidth=1)
+        axes.set(title=name, xscale="log", ylim=(0, None), xlabel="servings")
+        axes.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
-    """Measure each size, write the data."""
+    """Measure each size, write the data and the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sizes", type=int, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--out", type=Path, default=Path("out/fleet.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/data/fleet.json"))
+    parser.add_argument("--picture", type=Path, default=Path("docs/pictures/fleet.svg"))
     args = parser.parse_args()
     rows = []
     for size in args.sizes:
@@ -211,6 +230,7 @@ def main() -> None:
         print(json.dumps(rows[-1], indent=1), flush=True)
         args.out.parent.mkdir(exist_ok=True, parents=True)
         args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    plot(rows, args.picture)
 
 
 if __name__ == "__main__":
