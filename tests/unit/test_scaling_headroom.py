@@ -58,3 +58,16 @@ def test_what_is_left_to_chance_needs_no_headroom():
     heights = learnt(*[1.0] * 98, *[3.0] * 2)
     assert headroom.headroom(rises, heights, 1.0, 0.01) == pytest.approx(2.0, rel=0.06)
     assert headroom.headroom(rises, heights, 1.0, 0.03) == pytest.approx(0.1, rel=0.06)
+
+
+def test_a_load_is_known_after_half_an_hour_of_ticks_however_much_came_in_them():
+    histogram: headroom.Histogram = ()
+    for tick in range(126):
+        assert tick > 110 or not headroom.is_known(histogram)
+        height = 0.5 if tick % 10 else 5.0
+        histogram = headroom.learn(histogram, height, height, 0.0)
+    assert headroom.is_known(histogram), "a bin's edge is up to 5 % over its heights"
+
+
+def test_ticks_without_load_teach_nothing():
+    assert not headroom.is_known(learnt(*[0.0] * 1000))

@@ -54,6 +54,20 @@ def test_down_one_at_a_time_after_a_whole_cold_start():
     assert all(later - earlier >= 60 for (earlier, _), (later, _) in itertools.pairwise(downs))
 
 
+def test_with_admission_limits_none_goes_before_the_load_is_known():
+    """Half an hour of ticks, and the cold start and the reaction before the first one is learnt."""
+    shedding = replace(POLICY, sheds=True)
+    pool = Pool(4, shedding)
+    start = pool.now
+    pool.run(seen(rate(0.5)), 3600)
+    first = next(decision for decision in pool.log if decision.reason is Reason.LOW_DEMAND)
+    assert first.at - start >= 1800 + COLD_START
+    assert pool.desired < 4
+    idle = Pool(4, shedding)
+    idle.run(seen(0), 900)
+    assert idle.desired < 4, "nothing is learnt where nothing comes"
+
+
 def test_the_peak_of_the_history_counts():
     pool = smooth(4)
     for _ in range(10):

@@ -28,6 +28,8 @@ EARN_SECONDS, EARN_SHED_SECONDS = 7200.0, 600.0
 HALF_LIFE_SECONDS = 86_400.0
 LEAST_TICKS = 40.0
 """Ticks after which a histogram is believed (10 minutes)."""
+KNOWN_TICKS = 120.0
+"""Ticks with load before which no engine goes where engines shed: half an hour, as long as the simulator's pre-roll (decision 0018)."""
 UNKNOWN_SHARE = 0.5
 """Headroom before that, as a share of the level."""
 NEW_HEIGHT = 0.25
@@ -64,6 +66,12 @@ def headroom(rises: Histogram, heights: Histogram, level: float, share: float) -
         return level * UNKNOWN_SHARE
     usual = max(quantile(heights, LEAST_CHANCE) - level, NEW_HEIGHT * level)
     return min(quantile(rises, share), usual)
+
+
+def is_known(heights: Histogram) -> bool:
+    """True once enough of the load was seen to take engines away; each tick was added with its height as its weight."""
+    seen = sum([weight / (LEAST * math.exp(index * GROWTH)) for index, weight in heights if index != NONE])
+    return seen >= KNOWN_TICKS
 
 
 def quantile(histogram: Histogram, share: float) -> float:

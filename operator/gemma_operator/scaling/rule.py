@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gemma_operator.scaling import batch, demand, feedback, findings
+from gemma_operator.scaling import batch, demand, feedback, findings, headroom
 from gemma_operator.scaling.decision import Decision, Reason, Terms
 from gemma_operator.scaling.memory import Down, Memory, resume
 from gemma_operator.scaling.moment import Moments, ttft, within
@@ -223,6 +223,8 @@ def _objection(s: _Situation) -> str:
         return f"what is lent to another pool ({s.fleet.away}) comes back first"
     if s.fleet.pending > s.fleet.unschedulable:
         return f"{s.fleet.pending} Pods are starting"
+    if s.policy.ttft and s.policy.sheds and s.terms.level and not headroom.is_known(s.memory.learned.heights):
+        return "too little of the load has been seen yet"
     if s.judgement and s.judgement.verdict is Verdict.MISSED and not _is_hopeless(s):
         return "the SLO is missed"
     if s.policy.ttft and s.seen.waiting > demand.QUEUE_PER_ENGINE * len(s.fleet.members):
