@@ -108,7 +108,7 @@ engine-bench: setup ## the engine's self-check, and a running answer's wait whil
 .PHONY: bench
 bench: setup ## speeds as data: apply to Deployments, render, CRD size; what fleets of servings cost (FLEETS="10 100 1000")
 	@$(RUN) -m tools.bench
-	@$(RUN) -m tools.fleet.bench $(FLEETS)
+	@$(RUN) -m tools.fleet.bench $(FLEETS) --out docs/data/fleet.json --picture docs/pictures/fleet.svg
 	@$(RUN) -m tools.fleet.floor $(lastword $(FLEETS))
 
 .PHONY: soak

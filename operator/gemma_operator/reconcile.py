@@ -29,7 +29,7 @@ from gemma_operator.rollout import crowded
 from gemma_operator.routing_status import NOT_ENABLED, Hindrance, Ways, not_installed
 from gemma_operator.routing_status import Reason as RoutingReason
 from gemma_operator.scaler import Scaler
-from gemma_operator.scaling_status import Scaling
+from gemma_operator.scaling_status import Scaling, nothing_amiss
 from gemma_operator.settings import Settings
 from gemma_operator.startup import TOLD_BY_LOG, wants_log
 from gemma_operator.status import BLOCKED, Refusal, refused_status, status
@@ -104,8 +104,8 @@ class Reconciler:
             serving = parse(body)
             want = desired(serving, self._settings.defaults)
             profiles = await self._profiles.read(serving, want.engines)
-            is_newest = old.get("observedGeneration") == generation
-            self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders, is_newest)
+            is_sound = old.get("observedGeneration") == generation and nothing_amiss(old.get("conditions", ()))
+            self._scaler.track(serving, states, old.get("pools", {}), profiles, want.lenders, is_sound)
             # Whatever hinders the rest of this look: a hung engine answers nobody.
             await self._restart_hung(body)
             scaling = self._scaler.scaling((serving.namespace, serving.name))

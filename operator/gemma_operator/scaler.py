@@ -20,7 +20,6 @@ from gemma_operator.pods import epoch
 from gemma_operator.scaling.budget import Claim, allocate
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason, PoolId, Reading
 from gemma_operator.scaling.decision import Decision
-from gemma_operator.scaling.feedback import LONG_SECONDS
 from gemma_operator.scaling.heartbeat import Beats, Hung, follow
 from gemma_operator.scaling.memory import restore
 from gemma_operator.scaling.news import is_lesson, is_news
@@ -30,7 +29,17 @@ from gemma_operator.scaling.profile import Profile
 from gemma_operator.scaling.rule import decide
 from gemma_operator.scaling_status import PoolScaling, Scaling, shown_decisions
 from gemma_operator.settings import Settings
-from gemma_operator.tracking import Pool, Serving, figures_of, lasting_gap, lend, outcome, spec_of, victims_of
+from gemma_operator.tracking import (
+    QUIET_SECONDS,
+    Pool,
+    Serving,
+    figures_of,
+    lasting_gap,
+    lend,
+    outcome,
+    spec_of,
+    victims_of,
+)
 from gemma_operator.workqueue import Key, WorkQueue
 
 log = logging.getLogger(__name__)
@@ -38,8 +47,6 @@ STATUS_REFRESH_SECONDS = 30
 """How often the status may be renewed for measured values alone; they are where they have moved by a quarter."""
 MEMORY_REFRESH_SECONDS = 600
 """How often what was learnt is written down while nothing else changes, where it is another lesson (`news.py`)."""
-QUIET_SECONDS = LONG_SECONDS
-"""After a restart no verdict that is less sure than the one shown takes its place before as much was seen again."""
 AT_ONCE = 20
 """Servings that are decided on before the event loop has its turn: a thousand would hold it up."""
 APART_SECONDS = 0.01
@@ -69,12 +76,12 @@ class Scaler:
         shown: Mapping[str, Any],
         profiles: Mapping[str, Profile] | None = None,
         lenders: Collection[str] = (),
-        is_newest: bool = False,
+        is_sound: bool = False,
     ) -> None:
         """Take over policy and fleet of every pool as of the last reconcile.
 
-        `shown` is `status.pools` as it stands, `is_newest`: it speaks of this spec; `profiles` says of pools what their engines
-        carry; `lenders`: pools whose engines can answer the interactive pool's requests, and may.
+        `shown` is `status.pools` as it stands, `is_sound`: the status speaks of this spec and of nothing amiss; `profiles` says of
+        pools what their engines carry; `lenders`: pools whose engines can answer the interactive pool's requests, and may.
         """
         key = (serving.namespace, serving.name)
         known = self._servings.get(key)
@@ -82,9 +89,9 @@ class Scaler:
         if known is None or known.uid != serving.uid:  # nothing is learnt from one of the same name that was deleted
             known = self._servings[key] = Serving(serving.uid)
             decided = shown_decisions(shown)
-            if is_newest and decided.keys() >= serving.spec.pools.keys():
+            if is_sound and decided.keys() >= serving.spec.pools.keys():
                 known.quiet_until = self._clock() + QUIET_SECONDS
-        elif not is_newest:
+        elif not is_sound:
             known.quiet_until = 0.0
         pools = {}
         for name in serving.spec.pools:
@@ -123,7 +130,7 @@ class Scaler:
     def scaling(self, key: Key) -> Scaling:
         """Last decisions of a serving, for plan and status."""
         serving = self._servings.get(key, Serving())
-        is_quiet = self._clock() < serving.quiet_until
+        is_quiet = serving.is_quiet(self._clock())
         return {
             name: PoolScaling(
                 policy=pool.spec.policy,
@@ -193,7 +200,7 @@ class Scaler:
             changed |= self._find_hung(serving) or serving.to_restart(now) is not None
             if changed:
                 serving.quiet_until = 0.0
-            if changed or (now - serving.shown_at >= STATUS_REFRESH_SECONDS and now >= serving.quiet_until):
+            if changed or (now - serving.shown_at >= STATUS_REFRESH_SECONDS and not serving.is_quiet(now)):
                 serving.shown_at = now
                 if self._show(serving, now) or changed:
                     woken.append(key)
@@ -233,7 +240,7 @@ class Scaler:
 
         A target that can't be reached is not pressed each tick: the queue retries what failed.
         """
-        is_quiet = now < serving.quiet_until
+        is_quiet = serving.is_quiet(now)
         before = {name: outcome(pool, is_quiet) for name, pool in serving.pools.items()}
         claims = {}
         for name, observation in seen.items():

@@ -16,6 +16,7 @@ from gemma_operator.api.conditions import (
     SCALING_ACTIVE,
     SCALING_SOUND,
     SLO_MET,
+    VALID,
     Condition,
 )
 from gemma_operator.loans import Flip
@@ -29,6 +30,7 @@ from gemma_operator.scaling.verdict import Judgement, Verdict
 
 TYPES = (SLO_MET, METRICS_AVAILABLE, ENGINES_PROGRESSING, CAPACITY_AVAILABLE, SCALING_ACTIVE, SCALING_SOUND)
 """The conditions that are set here."""
+_MENDED = (METRICS_AVAILABLE, ENGINES_PROGRESSING, CAPACITY_AVAILABLE, SCALING_SOUND)
 _ELSEWHERE = (Kind.METRICS_BLIND, Kind.METRICS_PARTIAL, Kind.NO_CAPACITY)
 """Findings that have a condition of their own."""
 
@@ -122,11 +124,17 @@ def pool_status(known: PoolScaling | None, shown: Mapping[str, Any] = MappingPro
     return out | kept
 
 
+def nothing_amiss(shown: Iterable[Mapping[str, Any]]) -> bool:
+    """True where conditions call the spec accepted, and nothing wrong that may be mended by now; a missed SLO is no such thing."""
+    stand = {one["type"]: one["status"] for one in shown}
+    return stand.get(VALID) == "True" and "False" not in (stand.get(kind) for kind in _MENDED)
+
+
 def shown_decisions(shown: Mapping[str, Any]) -> dict[str, Decision]:
     """The decisions that `pool_status` told of in `status.pools`, by pool; those that can't be read are left out."""
     found = {}
     for name, pool in shown.items():
-        with suppress(TypeError, ValueError, KeyError):
+        with suppress(TypeError, ValueError, KeyError, AttributeError):
             found[name] = codec.decode(Decision, pool["lastDecision"]["record"])
     return found
 

@@ -16,7 +16,8 @@ from gemma_operator.metrics.queries import PoolQueries
 from gemma_operator.observe import PoolState
 from gemma_operator.pods import EnginePod
 from gemma_operator.scaling.counters import EngineCounters, Missing, MissingReason
-from gemma_operator.scaling.decision import Decision
+from gemma_operator.scaling.decision import Decision, Kind, Reason
+from gemma_operator.scaling.feedback import LONG_SECONDS
 from gemma_operator.scaling.heartbeat import Hung, may_restart
 from gemma_operator.scaling.lending import Engines, Lender
 from gemma_operator.scaling.lending import plan as plan_loans
@@ -25,7 +26,12 @@ from gemma_operator.scaling.observation import FRESH_SECONDS, Observation
 from gemma_operator.scaling.policy import policy_of
 from gemma_operator.scaling.pool import Fleet, Member, Mode, Policy
 from gemma_operator.scaling.profile import Profile, Rates
+from gemma_operator.scaling.verdict import Verdict
 
+QUIET_SECONDS = LONG_SECONDS
+"""After a restart no verdict that is less sure than the one shown takes its place before as much was seen again."""
+SHORT = {Reason.AT_MAXIMUM, Reason.NO_CAPACITY, Reason.BUDGET_SPENT}
+"""More engines are needed, and don't come."""
 SAMPLE_GAPS = (MissingReason.NO_SERIES, MissingReason.STALE, MissingReason.PARTIAL_COVERAGE)
 """What is no fault while engines have just started."""
 
@@ -131,6 +137,10 @@ class Serving:
     quiet_until: float = 0.0
     """Until then what an operator before this one has shown stays, unless there is something to be done: less is known."""
 
+    def is_quiet(self, now: float) -> bool:
+        """True while what is shown stays; a clock that was set back must not make that longer."""
+        return 0 < self.quiet_until - now <= QUIET_SECONDS
+
     def to_restart(self, now: float) -> Hung | None:
         """The engine to restart now."""
         hung = [one for pool in self.pools.values() for one in pool.hung]
@@ -214,7 +224,7 @@ def lasting_gap(pool: Pool, seen: Observation, now: float) -> Missing | None:
 
 
 def outcome(pool: Pool, is_quiet: bool = False) -> tuple[object, ...] | None:
-    """What of a tick's result is worth a reconcile when it changes; `is_quiet`: what has to be done alone."""
+    """What of a tick's result is worth a reconcile when it changes; `is_quiet`: what has to be done or is worse than shown."""
     if (decision := pool.decision) is None:
         return None
     # A target that is not reached is asked for with changing reasons.
@@ -223,8 +233,17 @@ def outcome(pool: Pool, is_quiet: bool = False) -> tuple[object, ...] | None:
     kinds = {finding.kind for finding in decision.findings}
     would_be = decision.message.partition(":")[0] if decision.dry_run else ""
     loans = decision.lent, decision.away, [flip.uid for flip in pool.flips]
-    to_do = decision.replicas, pool.missing and pool.missing.reason, loans, would_be
-    return to_do if is_quiet else (*to_do, reason, verdicts, kinds)
+    to_do = decision.replicas, pool.missing and pool.missing.reason, loans
+    if is_quiet:
+        return *to_do, _alarms(decision) - (_alarms(pool.shown) if pool.shown else set())
+    return *to_do, would_be, reason, verdicts, kinds
+
+
+def _alarms(decision: Decision) -> set[object]:
+    """What nobody should have to wait for."""
+    judged = {judgement.verdict for judgement in (decision.judgement, decision.itl) if judgement}
+    kinds = {finding.kind for finding in decision.findings} - {Kind.METRICS_BLIND, Kind.METRICS_PARTIAL}
+    return (judged & {Verdict.MISSED}) | kinds | ({decision.reason} & SHORT)
 
 
 def figures_of(pool: Pool) -> Figures:

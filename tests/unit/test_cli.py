@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "examples/quick-start/serving.yaml").read_text()
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture(autouse=True)
+def _no_end_by_the_clock() -> Iterator[None]:
+    """An operator that has ended ends its process half a minute later; here that is the tests'."""
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

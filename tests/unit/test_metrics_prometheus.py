@@ -137,14 +137,6 @@ def test_faults_become_missing_with_a_readable_message(
     assert len(prometheus.asked) == 1, "a failed query is not repeated within the tick"
 
 
-def test_garbage_is_collected_again_after_an_answer_and_after_none(prometheus: ScriptedPrometheus) -> None:
-    read(prometheus)
-    assert gc.isenabled()
-    prometheus.reply = refusal("down", 503)
-    missing(prometheus)
-    assert gc.isenabled()
-
-
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_are_told_apart(prometheus: ScriptedPrometheus, status: int) -> None:
     prometheus.reply = Reply(status, b"<html>no</html>")

@@ -294,9 +294,9 @@ async def test_the_least_loaded_engine_is_marked_before_the_pool_shrinks(prometh
     assert writes == [("go first", "Pod", f"{NAME}-1"), ("scale", "Deployment", NAME)]
 
 
-async def restarted(prometheus: ScriptedPrometheus) -> World:
+async def restarted(prometheus: ScriptedPrometheus, maximum: int = 6) -> World:
     """An operator that begins at a serving which is judged, and at rest."""
-    world = World(prometheus, minimum=2)
+    world = World(prometheus, minimum=2, maximum=maximum)
     await world.start(2)
     await world.tick(50)
     world.restart()
@@ -324,6 +324,40 @@ async def test_what_happens_soon_after_a_restart_is_told_at_once(prometheus: Scr
     prometheus.reply = None
     await world.tick(3)
     assert world.condition("MetricsAvailable") == "True Fresh"
+
+
+async def test_an_outage_soon_after_a_restart_is_told(prometheus: ScriptedPrometheus) -> None:
+    world = await restarted(prometheus, maximum=2)
+    assert world.condition("SLOMet") == "True Met"
+    world.rate = 0.01
+    for _ in range(6):
+        prometheus.engines = [replace(engine, bad=engine.bad + 400) for engine in prometheus.engines]
+        await world.tick()
+    assert world.condition("SLOMet") == "False Missed"
+
+
+async def test_what_a_restart_mends_is_told_soon(prometheus: ScriptedPrometheus) -> None:
+    """As an upgrade with the right URL of Prometheus does."""
+    world = World(prometheus, minimum=2)
+    await world.start(2)
+    await world.tick(10)
+    prometheus.reply = refusal("down", 503)
+    await world.tick(3)
+    assert world.condition("MetricsAvailable") == "False QueryFailed"
+    world.restart()
+    prometheus.reply = None
+    await world.reconcile()
+    await world.tick(4)
+    assert world.condition("MetricsAvailable") == "True Fresh"
+
+
+async def test_a_clock_set_back_after_a_restart_ends_the_silence(prometheus: ScriptedPrometheus) -> None:
+    world = await restarted(prometheus, maximum=2)
+    await world.tick(2)
+    world.now -= 7200
+    world.cluster.writes.clear()
+    await world.tick(4)
+    assert world.cluster.writes, "the verdict is renewed from what is seen now"
 
 
 async def test_load_that_rises_soon_after_a_restart_is_answered(prometheus: ScriptedPrometheus) -> None:

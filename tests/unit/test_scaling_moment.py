@@ -1,6 +1,7 @@
 """A pool's history: what is kept of a tick says the same as the tick did, and takes little."""
 
 import math
+import pickle
 import tracemalloc
 
 from hypothesis import given
@@ -52,6 +53,12 @@ def test_what_is_kept_is_what_was_measured() -> None:
     assert ttft((kept,)) == ((0.3, 4.0), (math.inf, 9.0))
     kept.set_needed(7.0)
     assert kept.needed == 7.0
+
+
+def test_a_copy_is_whole() -> None:
+    kept = moment(5.0, buckets=((0.3, 4.0), (math.inf, 9.0)))
+    copied = pickle.loads(pickle.dumps(kept))
+    assert (copied, copied.edges) == (kept, kept.edges)
 
 
 def test_history_is_cut_after_a_time() -> None:

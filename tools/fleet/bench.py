@@ -112,7 +112,9 @@ def _steady(world: World, _: int) -> dict[str, float]:
     after = world.metrics()
     written = world.writes()[len(writes) :]
     moved = Counter(
-        path for now in world.servings() for path in _moved(stood[now["metadata"]["uid"]]["status"], now["status"])
+        path
+        for now in world.servings()
+        for path in _moved(stood.get(now["metadata"]["uid"], {}).get("status"), now["status"])
     )
     say(f"written at rest: {Counter(told.rpartition(' ')[0] for told in written)}, moved: {moved.most_common(20)}")
     ticks = after["gemma_operator_tick_seconds_count"] - metrics["gemma_operator_tick_seconds_count"]
@@ -135,8 +137,9 @@ def _moved(before: Any, after: Any, path: str = "") -> Iterator[str]:
         for name in before.keys() | after.keys():
             yield from _moved(before.get(name), after.get(name), f"{path}.{name}")
     elif path == ".conditions":
-        for old, new in zip(before, after, strict=True):
-            yield from _moved(old, new, f"{path}.{new['type']}")
+        stood = {one["type"]: one for one in before}
+        for new in after:
+            yield from _moved(stood.get(new["type"]), new, f"{path}.{new['type']}")
     elif before != after:
         yield path
 
@@ -220,8 +223,8 @@ def main() -> None:
     """Measure each size, write the data and the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sizes", type=int, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--out", type=Path, default=Path("docs/data/fleet.json"))
-    parser.add_argument("--picture", type=Path, default=Path("docs/pictures/fleet.svg"))
+    parser.add_argument("--out", type=Path, default=Path("out/fleet.json"))
+    parser.add_argument("--picture", type=Path, default=Path("out/fleet.svg"))
     args = parser.parse_args()
     rows = []
     for size in args.sizes:

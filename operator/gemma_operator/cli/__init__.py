@@ -24,7 +24,7 @@ ERRORS = (BadSetting, InvalidServing, UnknownVersion, RefusedSpec, ResultError, 
 
 STDERR = 2
 GIVE_UP_SECONDS = 30
-"""An operator that has ended, and whose tasks don't let themselves be ended, tells where they hang and ends all the same."""
+"""An operator that has ended, and whose tasks or threads don't let themselves be ended, tells where they hang and ends all the same."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,8 +70,6 @@ def _run(_: argparse.Namespace) -> int:
     except WatchDied as error:
         print(f"gemma-operator: {error}", file=sys.stderr)
         return 1
-    finally:
-        faulthandler.cancel_dump_traceback_later()
     return 0
 
 

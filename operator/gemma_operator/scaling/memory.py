@@ -89,7 +89,7 @@ def restore(saved: Mapping[str, Any] | None) -> Memory:
         return Memory()
     try:
         return Memory(codec.decode(Learned, {key: value for key, value in saved.items() if key != "version"}))
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, AttributeError):
         return Memory()
 
 

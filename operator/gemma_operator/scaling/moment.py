@@ -62,6 +62,9 @@ class Moment(_Row):
         self.edges = _shared(edges)
         return self
 
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        return type(self), (self.tolist(), self.edges)
+
     @classmethod
     def of(
         cls,

@@ -40,7 +40,8 @@ def is_lesson(written: Learned, learned: Learned) -> bool:
 
 
 def _facts(learned: Learned) -> tuple[object, ...]:
-    return learned.too_high, learned.cut_at, learned.trial, learned.infeasible_until, learned.lots
+    is_known = headroom.is_known(learned.heights)
+    return learned.too_high, learned.cut_at, learned.trial, learned.infeasible_until, learned.lots, is_known
 
 
 def _weight(learned: Learned) -> float:

@@ -26,6 +26,8 @@ SLACK = 0.95
 """The smaller fleet must have carried the peak of that history with this share of its planned load."""
 DOWN_SHARE = 40
 """Fleets of more engines than this give up one for each so many at a time."""
+KNOWN_LOAD = 0.1
+"""Engine-seconds per second: of less load nothing has to be known before engines go."""
 UP_BY, UP_FACTOR = 4, 2
 """One step up adds so many, or makes the fleet so many times as large, whichever is more."""
 
@@ -223,7 +225,12 @@ def _objection(s: _Situation) -> str:
         return f"what is lent to another pool ({s.fleet.away}) comes back first"
     if s.fleet.pending > s.fleet.unschedulable:
         return f"{s.fleet.pending} Pods are starting"
-    if s.policy.ttft and s.policy.sheds and s.terms.level and not headroom.is_known(s.memory.learned.heights):
+    if (
+        s.policy.ttft
+        and s.policy.sheds
+        and s.terms.level > KNOWN_LOAD
+        and not headroom.is_known(s.memory.learned.heights)
+    ):
         return "too little of the load has been seen yet"
     if s.judgement and s.judgement.verdict is Verdict.MISSED and not _is_hopeless(s):
         return "the SLO is missed"
