@@ -110,8 +110,7 @@ def test_load_outage_and_return(
         eventually("the SLO holds", lambda: _is(kube, "SLOMet", "True", "Met"), 60)
         engines.rate = 30.0
         eventually("more engines", lambda: size(kube) >= 3, 60)
-        shown = eventually("the sum", lambda: _pool(kube).get("lastDecision", {}).get("record"))
-        assert shown["terms"]["for_demand"] >= 3
+        eventually("the sum is shown", lambda: _pool(kube)["lastDecision"]["record"]["terms"]["for_demand"] >= 3)
         before = size(kube)
         prometheus.reply = Reply(503)
         eventually("it is said", lambda: _is(kube, "MetricsAvailable", "False", "QueryFailed"), 60)

@@ -24,7 +24,7 @@ LEAST_CHANCE, MOST_CHANCE, MOST_SHED = 0.01, 0.03, 0.3
 WANTED = 1 / 10
 """Of the misses that the SLO allows, the share that is wanted in the long run: at p95, 0.5 % of the requests."""
 EARN_SECONDS, EARN_SHED_SECONDS = 7200.0, 1800.0
-"""Without any miss the share grows e-fold in this time; the shorter one where the excess alone is missed, as too much costs little there (decision 0019)."""
+"""Without any miss the share grows e-fold in this time; the shorter one where the excess alone is missed: too much costs little (decision 0019)."""
 HALF_LIFE_SECONDS = 86_400.0
 LEAST_TICKS = 40.0
 """Ticks after which a histogram is believed (10 minutes)."""
