@@ -26,8 +26,8 @@ SLACK = 0.95
 """The smaller fleet must have carried the peak of that history with this share of its planned load."""
 DOWN_SHARE = 40
 """Fleets of more engines than this give up one for each so many at a time."""
-KNOWN_LOAD = 0.1
-"""Engine-seconds per second: of less load nothing has to be known before engines go."""
+KNOWN_LOAD = 0.01
+"""Engine-seconds per second, a request each three seconds: of less load nothing has to be known before engines go."""
 UP_BY, UP_FACTOR = 4, 2
 """One step up adds so many, or makes the fleet so many times as large, whichever is more."""
 
