@@ -31,6 +31,7 @@ from gemma_operator.scaling.verdict import Judgement, Verdict
 TYPES = (SLO_MET, METRICS_AVAILABLE, ENGINES_PROGRESSING, CAPACITY_AVAILABLE, SCALING_ACTIVE, SCALING_SOUND)
 """The conditions that are set here."""
 _MENDED = (METRICS_AVAILABLE, ENGINES_PROGRESSING, CAPACITY_AVAILABLE, SCALING_SOUND)
+"""Conditions whose cause may be gone when an operator starts anew."""
 _ELSEWHERE = (Kind.METRICS_BLIND, Kind.METRICS_PARTIAL, Kind.NO_CAPACITY)
 """Findings that have a condition of their own."""
 

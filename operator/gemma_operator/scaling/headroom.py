@@ -70,7 +70,7 @@ def headroom(rises: Histogram, heights: Histogram, level: float, share: float) -
 
 def is_known(heights: Histogram) -> bool:
     """True once enough of the load was seen to take engines away; each tick was added with its height as its weight."""
-    seen = sum([weight / (LEAST * math.exp(index * GROWTH)) for index, weight in heights if index != NONE])
+    seen = sum([weight / _edge(index) for index, weight in heights if index != NONE])
     return seen >= KNOWN_TICKS
 
 
@@ -80,5 +80,10 @@ def quantile(histogram: Histogram, share: float) -> float:
     for index, weight in histogram:
         reached += weight
         if reached >= wanted:
-            return 0.0 if index == NONE else LEAST * math.exp(index * GROWTH)
+            return 0.0 if index == NONE else _edge(index)
     return 0.0
+
+
+def _edge(index: int) -> float:
+    """The upper edge of a bin, engine-seconds per second."""
+    return LEAST * math.exp(index * GROWTH)
